@@ -1,0 +1,1 @@
+"""What all nodes share: the engine, its storage in Redis, and nothing of HTTP."""

@@ -1,0 +1,90 @@
+"""Exceptions. Each carries a stable ``reason`` that clients may branch on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class HeadraceError(Exception):
+    """Base of all errors that Headrace raises on purpose."""
+
+    reason = "server_error"
+
+
+class StartupError(HeadraceError):
+    """The process cannot start. The message is one line that says what to do."""
+
+    reason = "startup_failed"
+
+
+class SettingsError(StartupError):
+    """A setting is unknown or has a bad value; the message names key, value and source."""
+
+    reason = "invalid_settings"
+
+
+class StoreError(HeadraceError):
+    """Redis could not do what was asked."""
+
+    reason = "store_error"
+
+
+class StoreUnavailable(StoreError):
+    """Redis is away or busy; the command was certainly not executed."""
+
+    reason = "store_unavailable"
+
+
+class OutcomeUnknown(StoreError):
+    """The reply was lost: the command may or may not have been executed."""
+
+    reason = "store_outcome_unknown"
+
+
+class NotDurable(StoreError):
+    """Executed, but not confirmed by as many replicas as the durability setting asks for."""
+
+    reason = "store_not_durable"
+
+
+class StoreFull(StoreError):
+    """Redis refused a write because its memory limit is reached; nothing was written."""
+
+    reason = "store_full"
+
+
+class StoreRefused(StoreError):
+    """Redis answered a command with an error that is none of the above."""
+
+    reason = "store_refused"
+
+
+class Fenced(StoreError):
+    """The caller's session was buried or its partition lease is gone."""
+
+    reason = "fenced"
+
+
+class Refused(HeadraceError):
+    """A request is refused for a reason the client should see.
+
+    ``reason`` is the machine code, ``status`` the HTTP status that fits it, ``fields`` further
+    JSON-ready members of the error body (``server-behaviour.md`` appendix A).
+    """
+
+    def __init__(self, reason: str, message: str, *, status: int = 409, **fields: Any) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.status = status
+        self.fields: Mapping[str, Any] = fields
+
+
+class ValidationFailed(Refused):
+    """Fields of a request are missing or wrong: ``errors`` maps dotted field names to texts."""
+
+    def __init__(self, errors: Mapping[str, list[str]], message: str = "") -> None:
+        text = message or next(iter(errors.values()))[0]
+        super().__init__("validation_failed", text, status=422)
+        self.errors = dict(errors)

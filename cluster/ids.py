@@ -1,0 +1,111 @@
+"""Identifiers made by the server.
+
+A run id is a ULID whose last ten bits are the partition the run lives in, so a task id alone
+leads to the right Redis slot:
+
+====================  =========================  =====================================
+id                    form                       example
+====================  =========================  =====================================
+run                   ULID                       ``01KB8M3V6T5Q0Z9W2N4X7C1D0G``
+workflow task         run ``-w`` index           ``01KB…0G-w3``
+activity              run ``-a`` step            ``01KB…0G-a5`` (its task has the same id)
+activity attempt      activity ``-`` n ``.`` d   ``01KB…0G-a5-2.0``
+timer                 run ``-t`` step            ``01KB…0G-t6``
+event                 run ``-e`` ordinal         ``01KB…0G-e12``
+====================  =========================  =====================================
+
+``n`` is the attempt the user sees, ``d`` (delivery) counts how often that attempt came back
+unconsumed. The pair makes every hand-out distinct.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+
+from ulid import ULID
+
+PARTITION_BITS = 10
+MAX_PARTITIONS = 1 << PARTITION_BITS
+_MASK = MAX_PARTITIONS - 1
+
+_TASK_ID = re.compile(r"([0-9A-HJKMNP-TV-Z]{26})-([wa])([1-9][0-9]{0,8})")
+_ATTEMPT_ID = re.compile(r"(.+-a[1-9][0-9]{0,8})-([1-9][0-9]{0,8})\.([0-9]{1,9})")
+
+
+class TaskKind(StrEnum):
+    """What a task is for; also the first part of its queue's name."""
+
+    WORKFLOW = "w"
+    ACTIVITY = "a"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskId:
+    """A parsed task id: the run it belongs to, its kind and its index in the run."""
+
+    run_id: str
+    kind: TaskKind
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.run_id}-{self.kind}{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptId:
+    """One hand-out of an activity: attempt ``n``, delivery ``d``."""
+
+    task: TaskId
+    attempt: int
+    delivery: int
+
+    def __str__(self) -> str:
+        return f"{self.task}-{self.attempt}.{self.delivery}"
+
+
+def partition_of_workflow(workflow_id: str, partitions: int) -> int:
+    """Partition of a workflow id: CRC32 of its UTF-8 bytes modulo the partition count."""
+    return binascii.crc32(workflow_id.encode()) % partitions
+
+
+def new_run_id(partition: int, now_ms: int, random: Random) -> str:
+    """A fresh run id that carries ``partition``; sorts by ``now_ms``."""
+    low = random.getrandbits(80) & ~_MASK | partition
+    return str(ULID.from_int((now_ms & ((1 << 48) - 1)) << 80 | low))
+
+
+def draw_workflow_id(partition: int, partitions: int, now_ms: int, random: Random) -> str:
+    """A fresh workflow id whose hash falls into ``partition`` (co-location of relatives)."""
+    while True:
+        candidate = new_run_id(random.getrandbits(PARTITION_BITS), now_ms, random)
+        if partition_of_workflow(candidate, partitions) == partition:
+            return candidate
+
+
+def partition_of_run(run_id: str) -> int | None:
+    """Partition inside a run id, or None when the text is no run id."""
+    try:
+        return int(ULID.from_str(run_id)) & _MASK
+    except ValueError:
+        return None
+
+
+def parse_task_id(text: str) -> TaskId | None:
+    """The parts of a task id, or None when ``text`` is no task id."""
+    match = _TASK_ID.fullmatch(text)
+    if match is None or partition_of_run(match[1]) is None:
+        return None
+    return TaskId(match[1], TaskKind(match[2]), int(match[3]))
+
+
+def parse_attempt_id(text: str) -> AttemptId | None:
+    """The parts of an activity attempt id, or None when ``text`` is none."""
+    match = _ATTEMPT_ID.fullmatch(text)
+    task = parse_task_id(match[1]) if match else None
+    if match is None or task is None:
+        return None
+    return AttemptId(task, int(match[2]), int(match[3]))

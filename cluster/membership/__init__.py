@@ -1,0 +1,1 @@
+"""Node sessions, partition leases and the housekeeping of held partitions."""

@@ -1,0 +1,1 @@
+"""Durable queues: streams with consumer groups, heads, wakes and bounded claims."""

@@ -1,0 +1,229 @@
+"""Every Redis key of the system: its name, type, slot and lifetime.
+
+Keys have the form ``<prefix>:{<tag>}:<family>[:<part>...]``. Parts that a tenant can choose are
+percent-encoded, so no name can reach another family, another tenant or another slot, and every
+key can be parsed back into its parts. The tag of a partition is chosen so that the partitions
+lie evenly on the 16384 slots of a Redis Cluster.
+
+Partition keys (slot of ``{pNN.x}``; ``P`` stands for ``<prefix>:{pNN.x}``):
+
+==================  ======  ==============================================================
+key                 type    holds; lifetime
+==================  ======  ==============================================================
+``P:wf:<id>``       hash    workflow instance: namespace, current run, run count; retention
+``P:run:<run>``     hash    run: version, info, state, items, request ids; retention
+``P:hist:<run>``    list    events of a run, ordinal = index + 1; retention
+``P:runs:<ns>``     zset    runs of a namespace by start time (ms); retention
+``P:closed:<ns>``   zset    closed runs by close time (ms); retention
+``P:task:<task>``   hash    task record: the truth about one task; until the task ends
+``P:q:<queue>``     stream  undelivered and leased entries of one queue; compacted when idle
+``P:b:<queue>``     zset    returned tasks by original ready time; vanishes when empty
+``P:h:<heads>``     zset    heads: types with undelivered work by oldest ready time
+``P:cur``           hash    last delivered entry id per queue; compacted with its queue
+``P:queues``        set     queues that have a stream; compacted with them
+``P:idle``          hash    since when a queue is seen empty; compacted with it
+``P:leases``        zset    leased tasks by lease expiry (ms); until the lease ends
+``P:held``          hash    lease token -> task, attempt, delivery; until the lease ends
+``P:timers``        zset    timers by due time (ms); until fired or dropped
+``P:work``          list    chunked work (drop the tasks of a closed run); until done
+``P:dead``          zset    buried sessions by burial time, kept 24 h
+``P:lease``         hash    partition lease: owner, nonce, epoch, until; cluster record
+``P:touch``         string  counter behind confirmations in replica durability; cluster record
+==================  ======  ==============================================================
+
+Cluster-wide keys (one slot each):
+
+==================  ======  ==============================================================
+``{sys}:cluster``   hash    cluster record: partitions, schema, created_at
+``{sys}:ns``        hash    namespaces, JSON by name
+``{sess}:alive``    zset    node sessions by expiry (ms)
+``{sess}:info``     hash    session -> JSON description; until buried or released
+``{sess}:suspect``  hash    session -> when and in which store generation it was suspected
+``{sess}:dead``     zset    buried sessions by burial time, kept 24 h
+``{w.<ns>}:reg``    hash    worker registrations, JSON by worker id; until deregistered
+``{w.<ns>}:beat``   hash    last heartbeat (ms) by worker id; until deregistered
+``poll:<hash>``     string  idempotent poll in flight or its result; TTL
+``receipt:<hash>``  string  deregistration receipt; TTL 600 s
+``probe:<random>``  string  readiness probe; TTL 10 s
+==================  ======  ==============================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from urllib.parse import quote, unquote
+
+from redis.crc import key_slot
+
+CLUSTER_SLOTS = 16384
+DEFAULT_PREFIX = "hr1"
+
+
+def encode(name: str) -> str:
+    """``name`` as one key part: injective, and free of ``:{}*`` and control characters."""
+    return quote(name, safe="")
+
+
+def decode(part: str) -> str:
+    """The inverse of :func:`encode`."""
+    return unquote(part, errors="strict")
+
+
+@lru_cache(maxsize=4096)
+def partition_tag(partition: int, partitions: int) -> str:
+    """Hash tag of a partition, drawn so that partitions spread evenly over the slots."""
+    low = partition * CLUSTER_SLOTS // partitions
+    high = (partition + 1) * CLUSTER_SLOTS // partitions
+    draw = 0
+    while not low <= key_slot(f"p{partition:02d}.{draw:x}".encode()) < high:
+        draw += 1
+    return f"p{partition:02d}.{draw:x}"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueName:
+    """Names one set of heads: (kind, namespace, task queue, build marker).
+
+    ``marker`` is the build id that stamped tasks need, or "" for tasks anyone may take.
+    """
+
+    kind: str
+    namespace: str
+    queue: str
+    marker: str = ""
+
+    def encode(self) -> str:
+        """The ``<heads>`` part of a key: four encoded names joined by colons."""
+        return ":".join((self.kind, encode(self.namespace), encode(self.queue), encode(self.marker)))
+
+    @staticmethod
+    def parse(text: str) -> QueueName:
+        """The inverse of :meth:`encode`."""
+        kind, namespace, queue, marker = text.split(":")
+        return QueueName(kind, decode(namespace), decode(queue), decode(marker))
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Builds keys for one cluster."""
+
+    prefix: str = DEFAULT_PREFIX
+    partitions: int = 16
+
+    # -- partitions -------------------------------------------------------------------------
+
+    def base(self, partition: int) -> str:
+        """The common start of all keys of a partition."""
+        return f"{self.prefix}:{{{partition_tag(partition, self.partitions)}}}"
+
+    def workflow(self, partition: int, workflow_id: str) -> str:
+        return f"{self.base(partition)}:wf:{encode(workflow_id)}"
+
+    def run(self, partition: int, run_id: str) -> str:
+        return f"{self.base(partition)}:run:{run_id}"
+
+    def history(self, partition: int, run_id: str) -> str:
+        return f"{self.base(partition)}:hist:{run_id}"
+
+    def runs(self, partition: int, namespace: str) -> str:
+        return f"{self.base(partition)}:runs:{encode(namespace)}"
+
+    def closed(self, partition: int, namespace: str) -> str:
+        return f"{self.base(partition)}:closed:{encode(namespace)}"
+
+    def task(self, partition: int, task_id: str) -> str:
+        return f"{self.base(partition)}:task:{task_id}"
+
+    def stream(self, partition: int, queue: QueueName, type_name: str) -> str:
+        return f"{self.base(partition)}:q:{queue.encode()}:{encode(type_name)}"
+
+    def back(self, partition: int, queue: QueueName, type_name: str) -> str:
+        return f"{self.base(partition)}:b:{queue.encode()}:{encode(type_name)}"
+
+    def heads(self, partition: int, queue: QueueName) -> str:
+        return f"{self.base(partition)}:h:{queue.encode()}"
+
+    def cursors(self, partition: int) -> str:
+        return f"{self.base(partition)}:cur"
+
+    def queues(self, partition: int) -> str:
+        return f"{self.base(partition)}:queues"
+
+    def idle(self, partition: int) -> str:
+        return f"{self.base(partition)}:idle"
+
+    def leases(self, partition: int) -> str:
+        return f"{self.base(partition)}:leases"
+
+    def held(self, partition: int) -> str:
+        return f"{self.base(partition)}:held"
+
+    def timers(self, partition: int) -> str:
+        return f"{self.base(partition)}:timers"
+
+    def work(self, partition: int) -> str:
+        return f"{self.base(partition)}:work"
+
+    def dead(self, partition: int) -> str:
+        return f"{self.base(partition)}:dead"
+
+    def lease(self, partition: int) -> str:
+        return f"{self.base(partition)}:lease"
+
+    def touch(self, partition: int) -> str:
+        return f"{self.base(partition)}:touch"
+
+    # -- cluster ----------------------------------------------------------------------------
+
+    def cluster(self) -> str:
+        return f"{self.prefix}:{{sys}}:cluster"
+
+    def namespaces(self) -> str:
+        return f"{self.prefix}:{{sys}}:ns"
+
+    def sessions(self, family: str) -> str:
+        """``family`` is one of alive, info, suspect, dead."""
+        return f"{self.prefix}:{{sess}}:{family}"
+
+    def registrations(self, namespace: str) -> str:
+        return f"{self.prefix}:{{w.{encode(namespace)}}}:reg"
+
+    def heartbeats(self, namespace: str) -> str:
+        return f"{self.prefix}:{{w.{encode(namespace)}}}:beat"
+
+    def poll(self, digest: str) -> str:
+        return f"{self.prefix}:poll:{digest}"
+
+    def receipt(self, digest: str) -> str:
+        return f"{self.prefix}:receipt:{digest}"
+
+    def probe(self, random: str) -> str:
+        return f"{self.prefix}:probe:{random}"
+
+    # -- channels ---------------------------------------------------------------------------
+
+    def wake_channel(self, queue: QueueName) -> str:
+        """Wakes of one set of heads; message ``<partition> <encoded type> <ready ms>``."""
+        return f"{self.prefix}:wake:{queue.encode()}"
+
+    def due_channel(self) -> str:
+        """A timer, lease or work item became the earliest; message ``<partition> <due ms>``."""
+        return f"{self.prefix}:due"
+
+    def changed_channel(self) -> str:
+        """A cached record changed; message ``<family> <encoded name>...``."""
+        return f"{self.prefix}:changed"
+
+    # -- back to parts ----------------------------------------------------------------------
+
+    def parse(self, key: str) -> tuple[str, ...]:
+        """The parts of a key: tag (or ""), family, then the decoded names. Raises ValueError."""
+        head, _, rest = key.partition(":")
+        if head != self.prefix or not rest:
+            raise ValueError(f"not a key of {self.prefix!r}: {key!r}")
+        tag = ""
+        if rest.startswith("{"):
+            tag, _, rest = rest[1:].partition("}:")
+        family, *parts = rest.split(":")
+        return (tag, family, *(decode(part) for part in parts))

@@ -1,0 +1,172 @@
+"""One conditional commit: what must hold, and what to do if all of it does.
+
+A :class:`Transaction` touches one partition. ``commit.lua`` checks every condition and then
+applies every operation, or reports the first condition that failed and applies nothing.
+Business rules never go into Lua; the verbs here are about storage (task records, queues, heads,
+leases, timers) and keep their invariants together in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgpack
+
+MAX_OPERATIONS: Final = 4_000
+MAX_BYTES: Final = 8 * 1024 * 1024
+_CHUNK: Final = 500
+
+Value = str | bytes | int
+
+
+class TransactionTooLarge(ValueError):
+    """More than MAX_OPERATIONS operations or MAX_BYTES bytes in one commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyTask:
+    """A task record to be created in state ready.
+
+    ``kind``/``namespace``/``queue``/``marker``/``type_name`` choose the queue. ``attempt`` is n.
+    ``lease_ms`` is how long a lease lasts. ``timer`` names the entry in the timers that a
+    hand-out re-arms ``timer_after_ms`` later (0: removes it), never past ``timer_cap_ms``
+    (absolute, 0: no cap). ``body`` is opaque to the store and returned by the claim.
+    """
+
+    task_id: str
+    run_id: str
+    heads: str
+    type_part: str
+    attempt: int = 1
+    lease_ms: int = 60_000
+    timer: str = ""
+    timer_after_ms: int = 0
+    timer_cap_ms: int = 0
+    body: bytes = b""
+
+
+@dataclass(slots=True)
+class Transaction:
+    """Collects conditions and operations for one partition.
+
+    ``request_id`` with ``ring`` (a run key) makes the commit repeatable: a commit whose id is
+    among the last 16 of that run answers "already" and does nothing. ``frees`` says that the
+    commit only finishes or frees something, so it also runs when Redis is out of memory.
+    """
+
+    partition: int
+    ring: str = ""
+    request_id: str = ""
+    frees: bool = False
+    conditions: list[list[Any]] = field(default_factory=list)
+    operations: list[list[Any]] = field(default_factory=list)
+
+    # -- conditions -------------------------------------------------------------------------
+
+    def expect_equal(self, key: str, name: str, value: Value) -> None:
+        """Hash field ``name`` of ``key`` equals ``value`` (compared as text)."""
+        self.conditions.append(["eq", key, name, str(value) if isinstance(value, int) else value])
+
+    def expect_absent(self, key: str) -> None:
+        self.conditions.append(["absent", key])
+
+    def expect_task(self, task_id: str, state: str, attempt: int, delivery: int, owner: str = "") -> None:
+        """The task record is in ``state`` ("r"/"l") at (attempt, delivery), held by ``owner``."""
+        self.conditions.append(["task", task_id, state, str(attempt), str(delivery), owner])
+
+    def expect_task_state(self, task_id: str, state: str) -> None:
+        """The task record is in ``state``: "r" ready, "l" leased, "" no record."""
+        self.conditions.append(["state", task_id, state])
+
+    def expect_lapsed(self, task_id: str) -> None:
+        """The task's lease expiry is not later than now (Redis TIME)."""
+        self.conditions.append(["lapsed", task_id])
+
+    def expect_unlapsed(self, task_id: str) -> None:
+        """The task's lease expiry is later than now (Redis TIME)."""
+        self.conditions.append(["unlapsed", task_id])
+
+    def expect_due(self, timer: str, due_ms: int) -> None:
+        """The timer still has this due time and it has come (Redis TIME)."""
+        self.conditions.append(["due", timer, str(due_ms)])
+
+    def expect_lease(self, owner: str, nonce: str) -> None:
+        """The partition lease is held by ``owner`` with ``nonce`` and not expired."""
+        self.conditions.append(["lease", owner, nonce])
+
+    # -- operations -------------------------------------------------------------------------
+
+    def redis(self, *command: Value) -> None:
+        """A plain Redis command on a key of this partition."""
+        self.operations.append([str(p) if isinstance(p, int) else p for p in command])
+
+    def hset(self, key: str, fields: Mapping[str, Value]) -> None:
+        flat: list[Value] = [part for item in fields.items() for part in item]
+        for start in range(0, len(flat), _CHUNK):
+            self.redis("HSET", key, *flat[start : start + _CHUNK])
+
+    def hdel(self, key: str, names: Sequence[str]) -> None:
+        for start in range(0, len(names), _CHUNK):
+            self.redis("HDEL", key, *names[start : start + _CHUNK])
+
+    def append(self, key: str, values: Sequence[bytes]) -> None:
+        """RPUSH ``values`` to a list."""
+        for start in range(0, len(values), _CHUNK):
+            self.redis("RPUSH", key, *values[start : start + _CHUNK])
+
+    def enqueue(self, task: ReadyTask) -> None:
+        """Create the task record and its queue entry; update the head; wake."""
+        self.operations.append(
+            [
+                "@enqueue",
+                task.task_id,
+                task.run_id,
+                task.heads,
+                task.type_part,
+                str(task.attempt),
+                str(task.lease_ms),
+                task.timer,
+                str(task.timer_after_ms),
+                str(task.timer_cap_ms),
+                task.body,
+            ]
+        )
+
+    def requeue(self, task_id: str, attempt: int, delivery: int) -> None:
+        """End the lease of a task and make it ready again at (attempt, delivery), at its old place."""
+        self.operations.append(["@requeue", task_id, str(attempt), str(delivery)])
+
+    def drop(self, task_id: str) -> None:
+        """End a task in any state: lease, queue entry, head, timer and record go. No-op if absent."""
+        self.operations.append(["@drop", task_id])
+
+    def extend(self, task_id: str, lease_ms: int) -> None:
+        """Renew a lease to now + ``lease_ms`` and re-arm the task's timer."""
+        self.operations.append(["@extend", task_id, str(lease_ms)])
+
+    def arm(self, timer: str, due_ms: int) -> None:
+        """Set a timer (absolute ms); tells the housekeepers when it became the earliest."""
+        self.operations.append(["@arm", timer, str(due_ms)])
+
+    def disarm(self, timer: str) -> None:
+        self.operations.append(["@disarm", timer])
+
+    def publish(self, channel: str, message: str) -> None:
+        self.redis("PUBLISH", channel, message)
+
+    # -- wire -------------------------------------------------------------------------------
+
+    def pack(self) -> bytes:
+        """The form ``commit.lua`` reads. Raises TransactionTooLarge before anything is sent."""
+        if len(self.operations) > MAX_OPERATIONS:
+            raise TransactionTooLarge(f"{len(self.operations)} operations in one commit")
+        packed: bytes = msgpack.packb(
+            [self.ring, self.request_id, self.conditions, self.operations],
+            use_bin_type=False,
+            unicode_errors="surrogatepass",
+        )
+        if len(packed) > MAX_BYTES:
+            raise TransactionTooLarge(f"{len(packed)} bytes in one commit")
+        return packed

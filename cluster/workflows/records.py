@@ -1,0 +1,175 @@
+"""What is kept of a run between two decisions.
+
+A run is one hash in its partition. ``RunInfo`` (field ``i``) never changes after the start;
+``RunState`` (field ``s``) is rewritten by every decision; each open activity and timer has a field
+of its own (``a:<step>``, ``t:<step>``), so a run with a thousand open activities does not
+rewrite a thousand records to complete one. ``step`` is the *workflow sequence* of the command
+that opened the item (sdk-wire 4.1), not the ordinal of an event.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+
+class RunStatus(StrEnum):
+    """Status of a run as clients see it (server-behaviour 5.1)."""
+
+    PENDING = "pending"
+    WAITING = "waiting"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TERMINATED = "terminated"
+
+    @property
+    def closed(self) -> bool:
+        return self not in (RunStatus.PENDING, RunStatus.WAITING)
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of stored records: msgpack maps, absent field = default."""
+
+
+class Payload(Record):
+    """An opaque payload: codec name and blob, never decoded on the way through."""
+
+    codec: str
+    blob: str
+
+
+class RunInfo(Record):
+    """Facts fixed at the start of a run. Times are UTC microseconds or milliseconds as named."""
+
+    namespace: str
+    workflow_id: str
+    run_id: str
+    run_number: int = 1
+    workflow_type: str
+    task_queue: str
+    marker: str = ""
+    business_key: str | None = None
+    payload_codec: str = "avro"
+    input: Payload | None = None
+    memo: dict[str, Any] = {}
+    search_attributes: dict[str, Any] = {}
+    execution_timeout_seconds: int | None = None
+    run_timeout_seconds: int | None = None
+    started_at_us: int
+    execution_deadline_ms: int | None = None
+    run_deadline_ms: int | None = None
+
+
+class RetryPolicy(Record):
+    """Retry rules of an activity; ``max_attempts`` counts the first attempt too."""
+
+    max_attempts: int = 1
+    backoff_seconds: tuple[int, ...] = ()
+    non_retryable_error_types: tuple[str, ...] = ()
+
+
+class ActivityState(Record):
+    """An open activity. ``attempt`` is the number of the current (ready, leased or waiting) one."""
+
+    step: int
+    activity_type: str
+    task_queue: str
+    arguments: Payload | None = None
+    attempt: int = 1
+    retry: RetryPolicy | None = None
+    start_to_close_seconds: int | None = None
+    schedule_to_start_seconds: int | None = None
+    schedule_to_close_seconds: int | None = None
+    heartbeat_seconds: int | None = None
+    scheduled_at_us: int
+    ready_at_ms: int
+    """When the current attempt became (or becomes) ready; schedule_to_start counts from here."""
+    waiting: bool = False
+    """True while the current attempt waits for its back-off to end (no task record exists)."""
+    lapses: int = 0
+    """Leases of this activity that ended without an answer."""
+    last_failure: dict[str, Any] | None = None
+    group: dict[str, Any] = {}
+    """Group metadata of the command, copied into every event of this activity."""
+    cancellation_policy: str | None = None
+    worker_session: dict[str, Any] | None = None
+
+
+class TimerState(Record):
+    """An open timer."""
+
+    step: int
+    delay_seconds: int
+    fire_at_ms: int
+    group: dict[str, Any] = {}
+
+
+class PendingEvent(Record):
+    """An event that waits until the leased workflow task ends (sdk-wire 4.8 rule 2)."""
+
+    event_type: str
+    payload: dict[str, Any]
+    recorded_at_us: int
+    wakes: bool = True
+
+
+class RunState(Record):
+    """The changing part of a run."""
+
+    status: RunStatus = RunStatus.PENDING
+    closed_reason: str | None = None
+    closed_at_us: int | None = None
+    last_progress_at_us: int = 0
+    history_length: int = 0
+    """Events in the history; the next ordinal is this plus one."""
+    next_step: int = 1
+    """The next workflow sequence."""
+    task_index: int = 0
+    """Index of the newest workflow task; task ids of the run count from 1."""
+    task_open: bool = False
+    """Whether the newest workflow task is ready, leased or backing off."""
+    task_waiting: bool = False
+    """The open workflow task backs off after a failure: it has no task record yet."""
+    task_attempt: int = 1
+    """Attempt the open workflow task had when it was last put on the queue by a decision."""
+    task_failures: int = 0
+    """Consecutive failures of the open workflow task reported by workers."""
+    last_task_failure: dict[str, Any] | None = None
+    wake_again: bool = False
+    pending: tuple[PendingEvent, ...] = ()
+    activities: tuple[int, ...] = ()
+    """Steps of the open activities."""
+    timers: tuple[int, ...] = ()
+    """Steps of the open timers."""
+    groups: dict[str, int] = {}
+    """Outermost parallel group id -> members that are not resolved yet."""
+    output: Payload | None = None
+    failure: dict[str, Any] | None = None
+
+
+class Run(Record):
+    """What a decision looks at. ``activities`` and ``timers`` may hold only the items it needs."""
+
+    info: RunInfo
+    state: RunState
+    version: int
+    activities: dict[int, ActivityState] = {}
+    timers: dict[int, TimerState] = {}
+
+
+class Lease(Record):
+    """The task record of a hand-out, as read from the store."""
+
+    task_id: str
+    state: str
+    """"r" ready, "l" leased; "" when there is no record."""
+    attempt: int = 0
+    delivery: int = 0
+    owner: str = ""
+    leased_at_ms: int = 0
+    expires_at_ms: int = 0
+    heartbeat_at_ms: int = 0
+    progress: dict[str, Any] | None = None

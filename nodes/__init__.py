@@ -1,0 +1,1 @@
+"""The processes: the API node and the command line."""
