@@ -1,0 +1,40 @@
+# Every target sets up what it needs, in .venv; run `make` to see them.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+PYTEST_WORKERS ?= 2
+
+.PHONY: help demo test lint bench clean
+
+help:  ## list the targets
+	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: .venv/.ready-demo  ## run two nodes, kill one under a running workflow, watch it finish
+	@$(BIN)/headrace demo
+
+test: .venv/.ready-test  ## run the whole test suite (needs redis-server and haproxy)
+	@.ci/need redis-server haproxy
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) $(TESTS)
+
+lint: .venv/.ready-test .venv/.ready-lint  ## style, types and the import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/.ready-test  ## measure this machine (see docs/benchmarks.md)
+	@.ci/need redis-server
+	$(BIN)/python -m pytest -m bench -p no:randomly --timeout 600 -s tests/bench
+
+clean:  ## remove the virtual environment and caches
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist *.egg-info
+
+.venv/bin/python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: install python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, %s is %s" % (sys.executable, sys.version.split()[0]) if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv || { rm -rf .venv; .ci/need python3-venv && $(PYTHON) -m venv .venv; }
+
+.venv/.ready-%: pyproject.toml constraints.txt | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$*]'
+	@touch $@
