@@ -1,0 +1,237 @@
+-- include: queues
+-- Hands out ready tasks to waiters: for each waiter the oldest head among the types it takes.
+--
+-- KEYS[1]  any key of the first partition (routes the script)
+-- ARGV[1]  prefix of the cluster     ARGV[2]  session of the calling node
+-- ARGV[3]  msgpack [bases, heads, type sets, waiters, history page size]
+--            bases      starts of the keys of the partitions to look into (one on a cluster)
+--            heads      heads to look at, of one kind, namespace and queue, one per marker
+--            type sets  lists of encoded types
+--            waiters    [owner, token, index of a type set from 1 or 0 for any type]
+--
+-- Returns [now, claims, heads left, lease due], or the string "FENCED" when the session is buried:
+--   claim       [waiter index, base index, task, attempt, delivery, leased at, expires, is repeat, ...]
+--               followed for a workflow task by [version, info, state, history length, events],
+--               for an activity by [body]
+--   heads left  [base index, heads index, complete, type, ready, type, ready, ...] for each asked
+--   lease due   per base the earliest lease expiry, or -1
+-- Indexes count from 0. A token that already holds a lease gets that lease again (H1, G1).
+-- oom: refuse
+PREFIX = ARGV[1]
+local session = ARGV[2]
+local request = cmsgpack.unpack(ARGV[3])
+local bases, heads_names, type_sets, waiters, page_size = unpack(request)
+
+local KNOWN_HEADS = 64
+local SEARCH_LIMIT = 8
+
+local kind = string.sub(heads_names[1], 1, 1)
+local announced = false
+
+for _, base in ipairs(bases) do
+  if redis.call('ZSCORE', base .. ':dead', session) then
+    return 'FENCED'
+  end
+end
+
+-- ready[b][h] maps a type to its oldest ready time; complete[b][h] says that it names all of them.
+local ready, complete = {}, {}
+for b, base in ipairs(bases) do
+  ready[b], complete[b] = {}, {}
+  for h, heads in ipairs(heads_names) do
+    local flat = redis.call('ZRANGE', base .. ':h:' .. heads, 0, KNOWN_HEADS - 1, 'WITHSCORES')
+    local known = {}
+    for i = 1, #flat, 2 do
+      known[flat[i]] = tonumber(flat[i + 1])
+    end
+    ready[b][h], complete[b][h] = known, #flat < 2 * KNOWN_HEADS
+  end
+end
+
+local function oldest(types)
+  local best, best_b, best_h, best_type
+  for b = 1, #bases do
+    for h = 1, #heads_names do
+      local known = ready[b][h]
+      if types then
+        if not complete[b][h] then
+          local scores = redis.call('ZMSCORE', bases[b] .. ':h:' .. heads_names[h], unpack(types))
+          for i, score in ipairs(scores) do
+            known[types[i]] = score and tonumber(score) or nil
+          end
+        end
+        for _, type_part in ipairs(types) do
+          local score = known[type_part]
+          if score and (not best or score < best) then
+            best, best_b, best_h, best_type = score, b, h, type_part
+          end
+        end
+      else
+        for type_part, score in pairs(known) do
+          if not best or score < best then
+            best, best_b, best_h, best_type = score, b, h, type_part
+          end
+        end
+      end
+    end
+  end
+  return best, best_b, best_h, best_type
+end
+
+local function next_entry(stream)
+  local reply = redis.pcall('XREADGROUP', 'GROUP', GROUP, CONSUMER, 'COUNT', 1, 'STREAMS', stream, '>')
+  if reply and reply.err then
+    if string.find(reply.err, 'NOGROUP', 1, true) ~= 1 or redis.call('EXISTS', stream) == 0 then
+      return nil
+    end
+    -- A lost group starts over: entries of leased tasks come by again and are recognised.
+    redis.call('XGROUP', 'CREATE', stream, GROUP, '0')
+    reply = redis.call('XREADGROUP', 'GROUP', GROUP, CONSUMER, 'COUNT', 1, 'STREAMS', stream, '>')
+  end
+  return reply and reply[1] and reply[1][2][1]
+end
+
+-- The task at the head of a queue if it may be handed out; nil for a dead entry, which goes.
+local function take(queue, score)
+  local back = P .. ':b:' .. queue
+  local first = redis.call('ZRANGE', back, 0, 0, 'WITHSCORES')
+  local id, entry
+  if first[2] and tonumber(first[2]) <= score then
+    id, entry = first[1], 'b'
+    redis.call('ZREM', back, id)
+  else
+    local read = next_entry(P .. ':q:' .. queue)
+    if not read then
+      return nil
+    end
+    entry, id = read[1], read[2][2]
+    redis.call('HSET', P .. ':cur', queue, entry)
+  end
+  local key = P .. ':task:' .. id
+  local r = redis.call('HMGET', key, 's', 'qi', 'run')
+  if r[2] ~= entry or r[1] ~= 'r' then
+    if entry ~= 'b' and not (r[1] == 'l' and r[2] == entry) then
+      discard_entry(queue, entry)
+    end
+    return nil
+  end
+  if redis.call('HEXISTS', P .. ':run:' .. r[3], 'c') == 1 then
+    if entry ~= 'b' then
+      discard_entry(queue, entry)
+    end
+    redis.call('DEL', key)
+    return nil
+  end
+  return id, entry
+end
+
+local function lease(id, entry, owner, token)
+  local key = P .. ':task:' .. id
+  local r = redis.call('HMGET', key, 'n', 'd', 'ls', 'tm', 'th', 'tc')
+  local expires = now + tonumber(r[3])
+  redis.call('HSET', key, 's', 'l', 'o', owner, 'k', token, 'x', text(expires), 'la', text(now),
+    'qi', entry == 'b' and 'b' or entry)
+  redis.call('ZADD', P .. ':leases', text(expires), id)
+  redis.call('HSET', P .. ':held', token, id)
+  if r[4] ~= '' then
+    local waiting = redis.call('ZSCORE', P .. ':timers', r[4])
+    if waiting then
+      redis.call('HSET', key, 'tr', text(tonumber(waiting)))
+    end
+    local after, cap = tonumber(r[5]), tonumber(r[6])
+    local due = after > 0 and now + after or cap
+    if cap > 0 and cap < due then
+      due = cap
+    end
+    if due > 0 then
+      arm(r[4], due)
+    else
+      redis.call('ZREM', P .. ':timers', r[4])
+    end
+  end
+end
+
+local function claimed(waiter, b, id, again)
+  local r = redis.call('HMGET', P .. ':task:' .. id, 'n', 'd', 'la', 'x', 'run', 'a')
+  local reply = { waiter - 1, b - 1, id, r[1], r[2], r[3], r[4], again }
+  if kind == 'w' then
+    local run = redis.call('HMGET', P .. ':run:' .. r[5], 'v', 'i', 's')
+    local history = P .. ':hist:' .. r[5]
+    reply[9], reply[10], reply[11] = run[1], run[2], run[3]
+    reply[12] = redis.call('LLEN', history)
+    reply[13] = redis.call('LRANGE', history, 0, page_size - 1)
+  else
+    reply[9] = r[6]
+  end
+  return reply
+end
+
+local function held_by(token, owner)
+  for b, base in ipairs(bases) do
+    local id = redis.call('HGET', base .. ':held', token)
+    if id then
+      local r = redis.call('HMGET', base .. ':task:' .. id, 's', 'k', 'o', 'x')
+      if r[1] == 'l' and r[2] == token and r[3] == owner and tonumber(r[4]) > now then
+        return b, id
+      end
+    end
+  end
+end
+
+local function serve(waiter)
+  local owner, token, types = waiters[waiter][1], waiters[waiter][2], type_sets[waiters[waiter][3]]
+  local b, id = held_by(token, owner)
+  if id then
+    P = bases[b]
+    return claimed(waiter, b, id, 1)
+  end
+  for _ = 1, SEARCH_LIMIT do
+    local score, best_b, best_h, type_part = oldest(types)
+    if not score then
+      return nil
+    end
+    if not announced then
+      announced = true
+      redis.call('SETRANGE', bases[1] .. ':touch', 0, '')
+    end
+    P = bases[best_b]
+    local heads = heads_names[best_h]
+    local queue = heads .. ':' .. type_part
+    local task, entry = take(queue, score)
+    local following = next_ready(queue)
+    set_head(heads, type_part, following)
+    ready[best_b][best_h][type_part] = following
+    if task then
+      lease(task, entry, owner, token)
+      return claimed(waiter, best_b, task, 0)
+    end
+  end
+  return nil
+end
+
+local claims = {}
+for waiter = 1, #waiters do
+  local claim = serve(waiter)
+  if claim then
+    claims[#claims + 1] = claim
+  end
+end
+
+local left = {}
+for b = 1, #bases do
+  for h = 1, #heads_names do
+    local row = { b - 1, h - 1, complete[b][h] and 1 or 0 }
+    for type_part, score in pairs(ready[b][h]) do
+      row[#row + 1] = type_part
+      row[#row + 1] = text(score)
+    end
+    left[#left + 1] = row
+  end
+end
+
+local due = {}
+for b, base in ipairs(bases) do
+  local first = redis.call('ZRANGE', base .. ':leases', 0, 0, 'WITHSCORES')
+  due[b] = first[2] or '-1'
+end
+return { text(now), claims, left, due }

@@ -1,0 +1,143 @@
+-- include: queues
+-- Applies transactions of one partition, each wholly or not at all.
+--
+-- KEYS[1]  any key of the partition (routes the script)
+-- ARGV[1]  "refuse" or "allow": what to do when Redis is out of memory
+-- ARGV[2]  start of the partition's keys      ARGV[3]  prefix of the cluster
+-- ARGV[4..]  msgpack [ring key or "", request id or "", conditions, operations]
+--
+-- Returns one entry per transaction:
+--   {1}                     applied
+--   {2}                     this request id is among the run's last 16: applied earlier
+--   {0, index, actual}      condition `index` (from 0) does not hold; nothing was done
+--   {-1, text}              an internal error; the conditions held
+-- oom: ARGV[1]
+P, PREFIX = ARGV[2], ARGV[3]
+
+-- A no-cost first write decides how the rest of the script meets a full memory: ZREM passes and
+-- lets everything after it pass, SETRANGE of nothing is refused and refuses the whole script.
+local announced = false
+local function announce_write()
+  if announced then
+    return
+  end
+  announced = true
+  if ARGV[1] == 'allow' then
+    redis.call('ZREM', P .. ':timers', '')
+  else
+    redis.call('SETRANGE', P .. ':touch', 0, '')
+  end
+end
+
+local function same(actual, wanted)
+  return actual == wanted
+end
+
+local conditions = {
+  eq = function(c)
+    local actual = redis.call('HGET', c[2], c[3])
+    return same(actual, c[4]), actual
+  end,
+  absent = function(c)
+    return redis.call('EXISTS', c[2]) == 0
+  end,
+  task = function(c)
+    local r = redis.call('HMGET', P .. ':task:' .. c[2], 's', 'n', 'd', 'o')
+    local holds = same(r[1], c[3]) and same(r[2], c[4]) and same(r[3], c[5]) and (c[6] == '' or same(r[4], c[6]))
+    return holds, r[1]
+  end,
+  state = function(c)
+    local actual = redis.call('HGET', P .. ':task:' .. c[2], 's') or ''
+    return same(actual, c[3]), actual
+  end,
+  lapsed = function(c)
+    local expires = redis.call('HGET', P .. ':task:' .. c[2], 'x')
+    return expires and tonumber(expires) <= now, expires
+  end,
+  unlapsed = function(c)
+    local expires = redis.call('HGET', P .. ':task:' .. c[2], 'x')
+    return expires and tonumber(expires) > now, expires
+  end,
+  due = function(c)
+    local due = redis.call('ZSCORE', P .. ':timers', c[2])
+    return due and tonumber(due) == tonumber(c[3]) and tonumber(due) <= now, due
+  end,
+  lease = function(c)
+    local r = redis.call('HMGET', P .. ':lease', 'owner', 'nonce', 'until')
+    return same(r[1], c[2]) and same(r[2], c[3]) and tonumber(r[3]) > now, r[1]
+  end,
+}
+
+local verbs = {
+  ['@enqueue'] = function(o)
+    enqueue(o[2], o[3], o[4], o[5], o[6], o[7], o[8], o[9], o[10], o[11])
+  end,
+  ['@requeue'] = function(o)
+    requeue(o[2], o[3], o[4])
+  end,
+  ['@drop'] = function(o)
+    drop(o[2])
+  end,
+  ['@extend'] = function(o)
+    extend(o[2], o[3])
+  end,
+  ['@arm'] = function(o)
+    arm(o[2], tonumber(o[3]))
+  end,
+  ['@disarm'] = function(o)
+    redis.call('ZREM', P .. ':timers', o[2])
+  end,
+}
+
+local RING_ENTRIES = 16
+local function remember(ring, request_id)
+  local ids = (redis.call('HGET', ring, 'rids') or '') .. request_id .. ' '
+  local surplus = #ids - RING_ENTRIES * (#request_id + 1)
+  if surplus > 0 then
+    ids = string.sub(ids, surplus + 1)
+  end
+  redis.call('HSET', ring, 'rids', ids)
+end
+
+local function apply(tx)
+  local ring, request_id = tx[1], tx[2]
+  if ring ~= '' then
+    local ids = redis.call('HGET', ring, 'rids')
+    if ids and string.find(ids, request_id, 1, true) then
+      return { 2 }
+    end
+  end
+  for index, c in ipairs(tx[3]) do
+    local holds, actual = conditions[c[1]](c)
+    if not holds then
+      return { 0, index - 1, actual or false }
+    end
+  end
+  announce_write()
+  for _, o in ipairs(tx[4]) do
+    local verb = verbs[o[1]]
+    if verb then
+      verb(o)
+    else
+      redis.call(unpack(o))
+    end
+  end
+  if ring ~= '' then
+    remember(ring, request_id)
+  end
+  return { 1 }
+end
+
+local replies = {}
+for i = 4, #ARGV do
+  local done, reply = pcall(apply, cmsgpack.unpack(ARGV[i]))
+  if not done then
+    local message = type(reply) == 'table' and reply.err or tostring(reply)
+    if string.find(message, 'OOM', 1, true) == 1 then
+      return redis.error_reply(message)
+    end
+    reply = { -1, message }
+  end
+  replies[#replies + 1] = reply
+end
+return replies

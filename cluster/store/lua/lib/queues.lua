@@ -1,0 +1,138 @@
+-- include: base
+-- Streams, returned tasks, heads and task records of the partition `P`.
+--
+-- A queue is `<heads>:<type>`. Its undelivered entries stand in the stream `P:q:<queue>` behind
+-- the cursor (the last delivered id) and in the sorted set `P:b:<queue>`. The head of a type is
+-- the oldest ready time among them: `P:h:<heads>` has the member iff there is such an entry (W1),
+-- and a wake is published when it appears or gets older work (W2).
+local GROUP = 'g'
+local CONSUMER = 'h'
+
+local function next_ready(queue)
+  local best
+  local back = redis.call('ZRANGE', P .. ':b:' .. queue, 0, 0, 'WITHSCORES')
+  if back[2] then
+    best = tonumber(back[2])
+  end
+  local cursor = redis.call('HGET', P .. ':cur', queue)
+  local first = cursor and ('(' .. cursor) or '-'
+  local entry = redis.call('XRANGE', P .. ':q:' .. queue, first, '+', 'COUNT', 1)[1]
+  if entry then
+    local ready = tonumber(entry[2][4])
+    if not best or ready < best then
+      best = ready
+    end
+  end
+  return best
+end
+
+local function set_head(heads, type_part, ready)
+  local key = P .. ':h:' .. heads
+  local old = tonumber(redis.call('ZSCORE', key, type_part) or nil)
+  if old == ready then
+    return
+  end
+  if not ready then
+    redis.call('ZREM', key, type_part)
+    return
+  end
+  redis.call('ZADD', key, text(ready), type_part)
+  if not old or ready < old then
+    redis.call('PUBLISH', PREFIX .. ':wake:' .. heads, partition_number() .. ' ' .. type_part .. ' ' .. text(ready))
+  end
+end
+
+local function lower_head(heads, type_part, ready)
+  local old = tonumber(redis.call('ZSCORE', P .. ':h:' .. heads, type_part) or nil)
+  if not old or ready < old then
+    set_head(heads, type_part, ready)
+  end
+end
+
+-- Sets a timer; a new earliest one is told to whoever keeps the partition.
+local function arm(timer, due)
+  local key = P .. ':timers'
+  local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  redis.call('ZADD', key, text(due), timer)
+  if not first[2] or due < tonumber(first[2]) then
+    redis.call('PUBLISH', PREFIX .. ':due', partition_number() .. ' ' .. text(due))
+  end
+end
+
+-- XACK without XDEL, or the reverse, would break the backlog formula: always together.
+local function discard_entry(queue, entry)
+  redis.call('XACK', P .. ':q:' .. queue, GROUP, entry)
+  redis.call('XDEL', P .. ':q:' .. queue, entry)
+end
+
+local function enqueue(id, run, heads, type_part, attempt, lease, timer, after, cap, body)
+  local queue = heads .. ':' .. type_part
+  local stream = P .. ':q:' .. queue
+  if redis.call('EXISTS', stream) == 0 then
+    redis.call('XGROUP', 'CREATE', stream, GROUP, '0', 'MKSTREAM')
+    redis.call('SADD', P .. ':queues', queue)
+  end
+  local entry = redis.call('XADD', stream, '*', 't', id, 'r', text(now))
+  redis.call('HSET', P .. ':task:' .. id, 's', 'r', 'n', attempt, 'd', '0', 'run', run, 'h', heads, 'y', type_part,
+    'at', text(now), 'qi', entry, 'ls', lease, 'tm', timer, 'th', after, 'tc', cap, 'a', body)
+  lower_head(heads, type_part, now)
+end
+
+-- Takes lease, token and queue entry off a leased task; the caller decides what becomes of it.
+local function end_lease(id, queue, entry, token)
+  if entry ~= 'b' then
+    discard_entry(queue, entry)
+  end
+  redis.call('ZREM', P .. ':leases', id)
+  redis.call('HDEL', P .. ':held', token)
+end
+
+local function requeue(id, attempt, delivery)
+  local key = P .. ':task:' .. id
+  local r = redis.call('HMGET', key, 's', 'h', 'y', 'at', 'qi', 'k', 'tm', 'tr')
+  if r[1] ~= 'l' then
+    return
+  end
+  local queue = r[2] .. ':' .. r[3]
+  end_lease(id, queue, r[5], r[6])
+  redis.call('HSET', key, 's', 'r', 'n', attempt, 'd', delivery, 'qi', 'b')
+  redis.call('HDEL', key, 'o', 'k', 'x', 'la', 'hb', 'pg', 'tr')
+  redis.call('ZADD', P .. ':b:' .. queue, r[4], id)
+  if r[8] then
+    arm(r[7], tonumber(r[8]))
+  end
+  lower_head(r[2], r[3], tonumber(r[4]))
+end
+
+local function drop(id)
+  local key = P .. ':task:' .. id
+  local r = redis.call('HMGET', key, 's', 'h', 'y', 'at', 'qi', 'k', 'tm')
+  if not r[1] then
+    return
+  end
+  local queue = r[2] .. ':' .. r[3]
+  if r[1] == 'l' then
+    end_lease(id, queue, r[5], r[6])
+  else
+    if r[5] == 'b' then
+      redis.call('ZREM', P .. ':b:' .. queue, id)
+    else
+      discard_entry(queue, r[5])
+    end
+    local head = redis.call('ZSCORE', P .. ':h:' .. r[2], r[3])
+    if head and tonumber(head) >= tonumber(r[4]) then
+      set_head(r[2], r[3], next_ready(queue))
+    end
+  end
+  if r[7] ~= '' then
+    redis.call('ZREM', P .. ':timers', r[7])
+  end
+  redis.call('DEL', key)
+end
+
+-- Renews a lease; the task's timer (start-to-close, heartbeat) is re-armed by the caller.
+local function extend(id, lease)
+  local expires = now + tonumber(lease)
+  redis.call('HSET', P .. ':task:' .. id, 'x', text(expires), 'hb', text(now))
+  redis.call('ZADD', P .. ':leases', 'XX', text(expires), id)
+end
