@@ -1,0 +1,87 @@
+"""Names of settings: which variable sets which, and which other names are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from cluster.settings.schema import MatchingSettings, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """One setting: its key in the file, its variable (none for ``matching``), its meaning."""
+
+    key: str
+    variable: str | None
+    secret: bool
+    text: str
+
+
+def _names() -> dict[str, Name]:
+    names: dict[str, Name] = {}
+    for key, field in Settings.model_fields.items():
+        extra: dict[str, Any] = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+        if key != "matching":
+            variable = extra.get("variable") or f"{extra['prefix']}{key.upper()}"
+            names[key] = Name(key, variable, bool(extra.get("secret")), field.description or "")
+    for field in MatchingSettings.model_fields.values():
+        key = f"matching.{field.alias}"
+        names[key] = Name(key, None, False, field.description or "")
+    return names
+
+
+BY_KEY: Mapping[str, Name] = MappingProxyType(_names())
+BY_VARIABLE: Mapping[str, Name] = MappingProxyType({n.variable: n for n in BY_KEY.values() if n.variable})
+
+CONFIG_VARIABLE = "HEADRACE_CONFIG"
+
+# The dw client reads these; a server started in the same shell must not stumble over them.
+CLIENT_VARIABLES = frozenset({"DW_ENV", "DW_CONFIG_HOME", "DW_SERVER_URL"})
+
+_WAKES = "polls are woken, not polled"
+_STORE = "all shared state lives in Redis"
+_ABSENT = "belongs to a feature this release does not have"
+
+# Accepted so that an environment written for another server starts; they change nothing.
+WITHOUT_EFFECT: Mapping[str, str] = MappingProxyType(
+    {
+        "DW_SERVER_KEY": "nothing is encrypted with an application key",
+        "DW_WORKER_PROTOCOL_VERSION": "the protocol version is a property of the release",
+        "DW_SERIALIZER": "the payload codec is always avro",
+        "DW_MAX_TASKS_PER_POLL": "a poll hands out one task",
+        "DW_WORKER_POLL_SIGNAL_CHECK_INTERVAL_MS": _WAKES,
+        "DW_WAKE_SIGNAL_TTL_SECONDS": _WAKES,
+        "DW_POLLING_CACHE_PATH": _STORE,
+        "DW_EXPIRED_WORKFLOW_TASK_RECOVERY_SCAN_LIMIT": "expired leases are timers, not scanned for",
+        "DW_EXPIRED_WORKFLOW_TASK_RECOVERY_TTL_SECONDS": "expired leases are timers, not scanned for",
+        "DW_EXPOSE_PACKAGE_PROVENANCE": _ABSENT,
+        "DW_PACKAGE_PROVENANCE_PATH": _ABSENT,
+        "DW_EXTERNAL_EXECUTOR_CONFIG_PATH": _ABSENT,
+        "DW_EXTERNAL_EXECUTOR_CONFIG_OVERLAY": _ABSENT,
+        "DW_TRUST_FORWARDED_ATTRIBUTION_HEADERS": _ABSENT,
+        "DW_CALLER_TYPE_HEADER": _ABSENT,
+        "DW_CALLER_LABEL_HEADER": _ABSENT,
+        "DW_AUTH_STATUS_HEADER": _ABSENT,
+        "DW_AUTH_METHOD_HEADER": _ABSENT,
+    }
+    | {f"DW_V2_{name}": _STORE for name in ("MULTI_NODE", "VALIDATE_CACHE_BACKEND", "CACHE_VALIDATION_MODE")}
+    | {
+        f"DW_V2_{name}": "repair is driven by timers and partition leases"
+        for name in (
+            "TASK_REPAIR_REDISPATCH_AFTER_SECONDS",
+            "TASK_REPAIR_LOOP_THROTTLE_SECONDS",
+            "TASK_REPAIR_SCAN_LIMIT",
+            "TASK_REPAIR_FAILURE_BACKOFF_MAX_SECONDS",
+            "MATCHING_ROLE_QUEUE_WAKE",
+            "TASK_DISPATCH_MODE",
+        )
+    }
+)
+
+# Accepting these silently would change what a user relies on, so they are refused with a reason.
+REFUSED: Mapping[str, str] = MappingProxyType(
+    {"DW_AUTH_PROVIDER": "custom authentication providers are not supported; use DW_AUTH_DRIVER"}
+)
