@@ -15,6 +15,8 @@ _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0}
 _HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\[\]\s]+):([0-9]{1,5})")
 _DURABILITY = re.compile(r"memory|fsync|replica:[1-9][0-9]?")
 _NAMESPACE = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_REDIS_SCHEME = re.compile(r"(?:(?:redis|valkey)s?(?:\+(?:sentinel|cluster))?|unix)://.")
+_PASSWORD_ARGUMENT = re.compile(r"(password=)[^&#]*")
 _KEY_PREFIX = re.compile(r"[A-Za-z0-9._-]{1,32}")
 
 
@@ -54,11 +56,12 @@ def is_loopback(host: str) -> bool:
 
 
 def mask_url(url: str) -> str:
-    """``url`` with its password replaced by ``***``."""
+    """``url`` with its passwords replaced by ``***``."""
+    url = _PASSWORD_ARGUMENT.sub(r"\1***", url)
     parts = urlsplit(url)
-    if parts.password is None:
+    user, at, host = parts.netloc.rpartition("@")
+    if not at or ":" not in user:
         return url
-    user, _, host = parts.netloc.rpartition("@")
     return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}:***@{host}"))
 
 
@@ -74,7 +77,7 @@ def _durability(value: str) -> str:
 
 
 def _redis_url(value: str) -> str:
-    if urlsplit(value).scheme not in {"redis", "rediss", "unix", "redis+sentinel", "redis+cluster"}:
+    if not _REDIS_SCHEME.match(value):
         raise ValueError(
             "must be a URL that starts with redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://"
         )

@@ -142,6 +142,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         ("HEADRACE_KEY_PREFIX", "a{b}"),
         ("HEADRACE_LOG_LEVEL", "loud"),
         ("REDIS_URL", "localhost:6379"),
+        ("REDIS_URL", "http://localhost:6379"),
         ("DW_AUTH_DRIVER", "basic"),
         ("DW_AUTH_PROVIDER", "a.b"),
         ("DW_MODE", "embedded"),
@@ -183,9 +184,7 @@ def test_numbers_that_are_clamped_or_mean_unlimited() -> None:
     assert settings.metrics_workflow_task_failure_type_limit == 1
     assert settings.workflow_task_max_dispatches_per_minute is None
     assert settings.workflow_task_max_active_leases_per_queue == 25
-    assert settings.task_queue_admission_overrides["*"]["workflow_tasks"] == {
-        "max_active_leases_per_queue": 50
-    }
+    assert settings.task_queue_admission_overrides["*"]["workflow_tasks"] == {"max_active_leases": 50}
 
 
 def test_an_empty_variable_is_unset() -> None:
@@ -271,6 +270,11 @@ def test_listen_addresses_are_split_or_refused(text: str) -> None:
         ("redis://h:1/0", "redis://h:1/0"),
         ("redis://:p@h:1/0", "redis://:***@h:1/0"),
         ("redis://u:p@@h", "redis://u:***@h"),
+        (
+            "redis+sentinel://u:p@h:1,i:2/m/0?sentinel_password=q&x=1",
+            "redis+sentinel://u:***@h:1,i:2/m/0?sentinel_password=***&x=1",
+        ),
+        ("unix:///run/redis.sock?db=1", "unix:///run/redis.sock?db=1"),
     ],
 )
 def test_masked_urls(url: str, masked: str) -> None:
