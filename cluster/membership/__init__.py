@@ -1,1 +1,16 @@
-"""Node sessions, partition leases and the housekeeping of held partitions."""
+"""Who is in the cluster, and who keeps which partition."""
+
+from cluster.membership.housekeeping import HeldPartition, Housekeep
+from cluster.membership.membership import Membership, MembershipStatistics
+from cluster.membership.sessions import NodeInfo, Session
+from cluster.membership.timing import Timing
+
+__all__ = [
+    "HeldPartition",
+    "Housekeep",
+    "Membership",
+    "MembershipStatistics",
+    "NodeInfo",
+    "Session",
+    "Timing",
+]

@@ -1,0 +1,46 @@
+"""Self-fencing: a node knows by itself when others may think that it is gone (E2, E3)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+def boottime() -> float:
+    """Seconds on a clock that also runs while the machine is suspended, where there is one."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
+class Fence:
+    """Open for ``span`` seconds after the last good renewal was sent; closed for good once dropped.
+
+    The span counts from sending, because the expiry in Redis counts from a moment after it.
+    """
+
+    __slots__ = ("_clock", "_deadline", "_dropped", "_span")
+
+    def __init__(self, span: float, clock: Callable[[], float] = boottime) -> None:
+        self._span = span
+        self._clock = clock
+        self._deadline = float("-inf")
+        self._dropped = False
+
+    def now(self) -> float:
+        """The time that :meth:`renewed` wants, to be read before a renewal is sent."""
+        return self._clock()
+
+    def renewed(self, sent: float) -> None:
+        """A renewal that was sent at ``sent`` has succeeded."""
+        self._deadline = max(self._deadline, sent + self._span)
+
+    def drop(self) -> None:
+        self._dropped = True
+
+    @property
+    def dropped(self) -> bool:
+        return self._dropped
+
+    def is_open(self) -> bool:
+        """Whether acting is safe at this very moment."""
+        return not self._dropped and self._clock() < self._deadline
