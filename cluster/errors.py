@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -58,6 +58,22 @@ class StoreRefused(StoreError):
     """Redis answered a command with an error that is none of the above."""
 
     reason = "store_refused"
+
+
+class ConditionFailed(StoreError):
+    """A condition of a commit did not hold; nothing of it was applied.
+
+    ``condition`` is the transaction's condition at ``index``, ``actual`` what was found instead
+    (None: nothing).
+    """
+
+    reason = "store_condition_failed"
+
+    def __init__(self, index: int, condition: Sequence[Any], actual: bytes | int | None) -> None:
+        super().__init__(f"condition {index} failed: {condition[0]}")
+        self.index = index
+        self.condition = condition
+        self.actual = actual
 
 
 class Fenced(StoreError):

@@ -1,0 +1,114 @@
+"""A raw connection: redis-py's, with types, and with error replies told apart from broken pipes.
+
+Whatever breaks a connection raises one of :data:`BROKEN`; what the server answers, errors
+included, is returned. Nothing retries here (rule A1).
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from dataclasses import dataclass
+from typing import Any, Final
+
+import redis
+from redis.exceptions import ConnectionError, DataError, NoPermissionError, RedisError
+
+from cluster.store.outcomes import is_reply
+
+Argument = str | bytes | int | float
+
+BROKEN: Final = (RedisError, OSError)
+
+# redis-py's connections carry no types: Any keeps that out of the rest of the store.
+_packer: Final[Any] = redis.Connection(protocol=2)  # type: ignore[no-untyped-call]
+
+
+def pack(*args: Argument) -> bytes:
+    """A command in wire form. Raises TypeError for an argument that is no text, bytes or number."""
+    try:
+        return b"".join(_packer.pack_command(*args))
+    except DataError as error:
+        raise TypeError(f"{args[0]!r}: {error}") from None
+
+
+class RawConnection:
+    """One connection to one server, used by one thread; ``close`` may be called from any."""
+
+    def __init__(self, redis_connection: Any) -> None:
+        """``redis_connection`` is redis-py's, not connected yet."""
+        self._redis = redis_connection
+
+    def open(self) -> None:
+        """Connect, authenticate, select the database."""
+        self._redis.connect()
+
+    def close(self) -> None:
+        """Close the socket; a thread that reads from it gets an error."""
+        self._redis.disconnect()
+
+    def usable(self) -> bool:
+        """Whether it is open and nothing unexpected waits in it: notices a server that went away."""
+        try:
+            return bool(self._redis.is_connected) and not self._redis.can_read(0)
+        except BROKEN:
+            return False
+
+    def readable(self, timeout: float = 0) -> bool:
+        """Whether something to read arrives within ``timeout`` seconds."""
+        return bool(self._redis.can_read(timeout))
+
+    def send(self, data: bytes) -> None:
+        """Write packed commands. Never connects: on a closed connection it raises."""
+        if not self._redis.is_connected:
+            raise ConnectionError("the connection is closed")
+        self._redis.send_packed_command([data], check_health=False)
+
+    def read(self) -> Any:
+        """The next reply; an error reply is returned as redis-py's exception."""
+        try:
+            return self._redis.read_response(disable_decoding=True, disconnect_on_error=False)
+        except RedisError as error:
+            if is_reply(error):
+                return error
+            raise
+
+    def ask(self, *args: Argument) -> Any:
+        """Send one command and read its reply."""
+        self.send(pack(*args))
+        return self.read()
+
+    def socket(self) -> socket.socket:
+        """The open socket, to wait for several at once."""
+        found: socket.socket | None = self._redis._get_socket()
+        if found is None:
+            raise ConnectionError("the connection is closed")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ServerIdentity:
+    """What a server says about itself when we connect."""
+
+    generation: str
+    primary: bool
+
+
+def information(connection: RawConnection, section: str) -> dict[str, str]:
+    """INFO of one section. Raises NoPermissionError when the ACL forbids it."""
+    reply = connection.ask("INFO", section)
+    if isinstance(reply, RedisError):
+        raise reply
+    pairs = (line.partition(":") for line in bytes(reply).decode().splitlines())
+    return {name: value for name, colon, value in pairs if colon}
+
+
+def identify(connection: RawConnection) -> ServerIdentity:
+    """Ask a server who it is; one whose ACL forbids INFO counts as new at every connect."""
+    try:
+        server = information(connection, "server")
+        replication = information(connection, "replication")
+    except NoPermissionError:
+        return ServerIdentity(f"unknown:{random.getrandbits(64):x}", primary=True)
+    generation = f"{server['run_id']}:{replication['master_replid']}"
+    return ServerIdentity(generation, replication.get("role") == "master")

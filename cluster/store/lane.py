@@ -1,0 +1,477 @@
+"""One thread that carries commands to Redis and their outcomes back.
+
+Why a thread and why batches: redis-py is synchronous, and a hop into a thread for each command
+costs more than the command. So each lane is one long-lived thread with one raw connection per
+Redis server. It takes whatever trio tasks asked for in the meantime, writes it as one batch,
+reads all replies and hands the whole batch back at once. Batching needs no timer: while a batch
+is under way the next one gathers.
+
+What is *not* here: redis-py's own retries and pipelines. They send a batch again after a lost
+reply (rule A1) and cannot do scripts on a Cluster (rule A10). Every outcome is classified by
+:mod:`cluster.store.outcomes`; each command ends in exactly one of reply, not executed,
+ambiguous, failed. Commands to different servers, and commands of one turn, have no order.
+
+With ``replicas`` > 0 a batch with writes ends in ``WAIT`` on the same connection, and no reply
+to a write of that batch is released before it (rule A3).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import Any, Final
+
+import outcome
+import trio
+from redis.backoff import EqualJitterBackoff
+from redis.exceptions import AskError, ConnectionError, RedisError
+
+from cluster.errors import NotDurable, OutcomeUnknown, StoreError, StoreUnavailable
+from cluster.store.connection import BROKEN, RawConnection, identify, pack
+from cluster.store.outcomes import Meaning, error_text, failure, meaning
+from cluster.store.scripts import Script
+from cluster.store.topology import Node, Topology
+
+_log = logging.getLogger(__name__)
+
+BATCH_COMMANDS: Final = 512
+BATCH_BYTES: Final = 1024 * 1024
+WAIT_TIMEOUT_MS: Final = 1_000
+BACKOFF_CAP: Final = 0.5  # seconds
+BACKOFF_BASE: Final = 0.01
+_BACKOFF_STEPS: Final = 10  # redis-py computes 2**failures, which must stay a float
+
+_NO_REPLY: Final = object()
+_ABANDONED: Final = outcome.Value(None)
+_ASKING: Final = b"*1\r\n$6\r\nASKING\r\n"
+
+
+@dataclass(slots=True, eq=False)
+class Command:
+    """One command on its way.
+
+    ``deadline`` is on the monotonic clock. ``task`` is the waiting trio task, None once it was
+    cancelled or has its answer. ``ambiguous`` says that an earlier attempt may have been executed.
+    ``target`` overrides the slot's owner for one attempt, with ``asking`` for an ASK reply.
+    """
+
+    packed: bytes
+    slot: int
+    deadline: float
+    idempotent: bool
+    write: bool
+    script: Script | None = None
+    task: trio.lowlevel.Task | None = None
+    ambiguous: bool = False
+    attempts: int = 0
+    target: Node | None = None
+    asking: bool = False
+    last_error: str = ""
+    result: outcome.Outcome[Any] | None = None
+
+
+@dataclass(slots=True)
+class LaneCounters:
+    """Counted by the lane's thread, read by anyone."""
+
+    commands: int = 0
+    batches: int = 0
+    round_trips: int = 0
+    connects: int = 0
+    lost_connections: int = 0
+    resent: int = 0
+    scripts_loaded: int = 0
+    ambiguous: int = 0
+    unavailable: int = 0
+    not_durable: int = 0
+
+
+@dataclass(slots=True)
+class _Absence:
+    """A server that could not be reached: how often in a row, and when to try again."""
+
+    failures: int
+    until: float
+    error: str
+
+
+class _Link:
+    """A connection to one server and the scripts that have to be loaded before the next batch."""
+
+    def __init__(self, connection: RawConnection) -> None:
+        self.connection = connection
+        self.to_load: dict[str, Script] = {}
+        self.rejected: dict[str, RedisError] = {}
+
+    def write(self, commands: list[Command], wait: bytes) -> None:
+        """Send script loads, the commands and ``wait`` as one write."""
+        pieces = [pack("SCRIPT", "LOAD", script.source) for script in self.to_load.values()]
+        for command in commands:
+            if command.asking:
+                pieces.append(_ASKING)
+            pieces.append(command.packed)
+        pieces.append(wait)
+        self.connection.send(b"".join(pieces))
+
+    def read_loads(self) -> int:
+        """Read the replies to the script loads; returns how many there were."""
+        loads = list(self.to_load)
+        for sha in loads:
+            reply = self.connection.read()
+            if isinstance(reply, RedisError) and meaning(reply) in (Meaning.FAILED, Meaning.FULL):
+                self.rejected[sha] = reply
+        self.to_load.clear()
+        return len(loads)
+
+
+class Lane:
+    """The thread and what it knows. All methods but ``submit`` and ``close`` run inside it."""
+
+    def __init__(
+        self,
+        name: str,
+        topology: Topology,
+        *,
+        deliver: Callable[[list[Command]], None],
+        ended: Callable[[], None],
+        replicas: int = 0,
+    ) -> None:
+        """``deliver`` gets every finished command once; ``ended`` is called last. Both are called
+        in the lane's thread and must not raise."""
+        self._topology = topology
+        self._deliver = deliver
+        self._ended = ended
+        self._replicas = replicas
+        self._wait = pack("WAIT", replicas, WAIT_TIMEOUT_MS) if replicas else b""
+        self._incoming: SimpleQueue[Command | None] = SimpleQueue()
+        self._ready: deque[Command] = deque()
+        self._parked: list[Command] = []
+        self._parked_until = float("inf")
+        self._finished: list[Command] = []
+        self._links: dict[Node, _Link] = {}
+        self._absent: dict[Node | None, _Absence] = {}
+        self._generations: dict[Node, str] = {}
+        self._backoff = EqualJitterBackoff(cap=BACKOFF_CAP, base=BACKOFF_BASE)
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name=f"redis-{name}", daemon=True)
+        self.counters = LaneCounters()
+
+    # -- called from the trio thread ----------------------------------------------------------
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, command: Command) -> None:
+        self._incoming.put(command)
+
+    def close(self) -> None:
+        """Finish what was submitted so far, if Redis answers, then end."""
+        self._incoming.put(None)
+
+    def abort(self) -> None:
+        """Break the connections, so that a thread that waits for Redis ends now."""
+        self._closing = True
+        for link in list(self._links.values()):
+            link.connection.close()
+
+    @property
+    def generation(self) -> str:
+        """Identity of the servers we talk to; changes when one restarts or is replaced."""
+        known = self._generations.copy()
+        return ",".join(known[node] for node in sorted(known, key=str))
+
+    # -- the thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            if self._topology.clustered:
+                self._connect_everywhere()
+            while not self._closing:
+                batch = self._collect()
+                try:
+                    self._serve(batch)
+                except Exception as error:  # a lane that dies would leave its callers asleep
+                    _log.exception("lane failed")
+                    self._recover(batch, error)
+                self._hand_over()
+        finally:
+            self._give_up()
+            for link in self._links.values():
+                link.connection.close()
+            self._ended()
+
+    def _recover(self, batch: list[Command], error: Exception) -> None:
+        for node in list(self._links):
+            self._drop(node)
+        for command in batch:
+            if command.result is None:
+                self._fail(command, OutcomeUnknown(f"internal error: {error!r}"))
+
+    def _connect_everywhere(self) -> None:
+        """Know the generation of all servers of a Cluster from the start."""
+        try:
+            for node in self._topology.nodes():
+                self._link(node)
+        except (*BROKEN, StoreUnavailable):
+            return  # the first command meets the same error and reports it
+
+    def _collect(self) -> list[Command]:
+        """Wait for work and take a bounded batch of it."""
+        now = monotonic()
+        if self._parked and now >= self._parked_until:
+            self._ready.extend(self._parked)
+            self._parked, self._parked_until = [], float("inf")
+        batch: list[Command] = []
+        size = 0
+        while len(batch) < BATCH_COMMANDS and size < BATCH_BYTES:
+            if self._ready:
+                command: Command | None = self._ready.popleft()
+            else:
+                try:
+                    command = self._next(block=not batch)
+                except Empty:
+                    break
+            if command is None:
+                self._closing = True
+                break
+            batch.append(command)
+            size += len(command.packed)
+        return batch
+
+    def _next(self, *, block: bool) -> Command | None:
+        if not block:
+            return self._incoming.get_nowait()
+        if not self._parked:
+            return self._incoming.get()
+        return self._incoming.get(timeout=max(0.0, self._parked_until - monotonic()))
+
+    def _serve(self, batch: list[Command]) -> None:
+        """Send a batch to the servers it concerns, then read and settle their replies."""
+        sent: list[tuple[Node, _Link, list[Command]]] = []
+        for node, commands in self._route(batch).items():
+            try:
+                link = self._link(node)
+            except StoreUnavailable as error:
+                self._park(commands, self._absent[node].until, str(error))
+                continue
+            self.counters.commands += len(commands)
+            self.counters.round_trips += 1
+            wait = self._wait if any(command.write for command in commands) else b""
+            try:
+                link.write(commands, wait)
+            except BROKEN as error:
+                self._lost(node, commands, error)
+                continue
+            sent.append((node, link, commands))
+        self.counters.batches += 1
+        for node, link, commands in sent:
+            self._read(node, link, commands)
+
+    def _route(self, batch: list[Command]) -> dict[Node, list[Command]]:
+        """Group by server; commands that are given up or too late end here."""
+        now = monotonic()
+        groups: dict[Node, list[Command]] = {}
+        for command in batch:
+            if command.result is not None:
+                continue
+            if command.task is None:
+                command.result = _ABANDONED
+                self._finished.append(command)
+            elif now >= command.deadline:
+                self._expire(command)
+            else:
+                try:
+                    node = command.target or self._owner(command.slot)
+                except StoreUnavailable as error:
+                    self._park([command], self._absent[None].until, str(error))
+                    continue
+                command.target = None
+                groups.setdefault(node, []).append(command)
+        return groups
+
+    def _owner(self, slot: int) -> Node:
+        absence = self._absent.get(None)
+        if absence is not None and monotonic() < absence.until:
+            raise StoreUnavailable(absence.error)
+        try:
+            node = self._topology.node(slot)
+        except BROKEN as error:
+            raise self._missed(None, error) from None
+        self._absent.pop(None, None)
+        return node
+
+    def _link(self, node: Node) -> _Link:
+        """The open connection to a server. Raises StoreUnavailable and notes when to try again."""
+        link = self._links.get(node)
+        if link is not None:
+            if link.connection.usable():
+                return link
+            self._drop(node)
+        absence = self._absent.get(node)
+        if absence is not None and monotonic() < absence.until:
+            raise StoreUnavailable(absence.error)
+        link = self._links[node] = _Link(self._topology.connection(node))
+        try:
+            link.connection.open()
+            identity = identify(link.connection)
+            if not identity.primary:
+                raise ConnectionError(f"{node} is a replica")
+        except BROKEN as error:
+            self._drop(node)
+            raise self._missed(node, error) from None
+        self._absent.pop(node, None)
+        self.counters.connects += 1
+        current = set(self._topology.nodes()) if self._topology.clustered else {node}
+        known = {n: g for n, g in self._generations.items() if n in current}
+        self._generations = known | {node: identity.generation}
+        return link
+
+    def _pause(self, failures: int) -> float:
+        """How long (s) to wait after so many failures; random, bounded by BACKOFF_CAP."""
+        return self._backoff.compute(min(failures, _BACKOFF_STEPS))
+
+    def _missed(self, where: Node | None, error: Exception) -> StoreUnavailable:
+        """Note that a server (None: the way to it) cannot be reached."""
+        failures = self._absent[where].failures + 1 if where in self._absent else 1
+        text = f"cannot reach {self._topology.label}: {error}"
+        until = monotonic() + self._pause(failures)
+        self._absent[where] = _Absence(failures, until, text)
+        self._topology.forget(where)
+        return StoreUnavailable(text)
+
+    def _drop(self, node: Node) -> None:
+        link = self._links.pop(node, None)
+        if link is not None:
+            link.connection.close()
+
+    def _lost(self, node: Node, commands: Iterable[Command], error: Exception) -> None:
+        """The connection broke after the first byte was written: these outcomes are ambiguous."""
+        self._drop(node)
+        self._topology.forget(node)
+        self.counters.lost_connections += 1
+        for command in commands:
+            self.counters.ambiguous += 1
+            command.ambiguous = True
+            command.asking = False
+            command.last_error = f"connection to {node} lost: {error}"
+            if command.idempotent:
+                self._again(command)
+            else:
+                self._fail(command, OutcomeUnknown(command.last_error))
+
+    def _read(self, node: Node, link: _Link, commands: list[Command]) -> None:
+        """Read all replies of a server, then settle its commands."""
+        replies: list[Any] = []
+        wrote = bool(self._wait) and any(command.write for command in commands)
+        confirmed = self._replicas
+        try:
+            self.counters.scripts_loaded += link.read_loads()
+            for command in commands:
+                if command.asking:
+                    link.connection.read()
+                replies.append(link.connection.read())
+            if wrote:
+                answer = link.connection.read()
+                confirmed = answer if isinstance(answer, int) else 0
+        except BROKEN as error:
+            unconfirmed = []
+            missing = [_NO_REPLY] * (len(commands) - len(replies))
+            for command, reply in zip(commands, [*replies, *missing], strict=True):
+                final = isinstance(reply, RedisError) or not (wrote and command.write)
+                if reply is not _NO_REPLY and final:
+                    self._settle(node, link, command, reply)
+                else:
+                    unconfirmed.append(command)
+            self._lost(node, unconfirmed, error)
+            return
+        for command, reply in zip(commands, replies, strict=True):
+            if wrote and command.write and confirmed < self._replicas and not isinstance(reply, RedisError):
+                self.counters.not_durable += 1
+                self._fail(command, NotDurable(f"{confirmed} of {self._replicas} replicas confirmed in time"))
+            else:
+                self._settle(node, link, command, reply)
+
+    def _settle(self, node: Node, link: _Link, command: Command, reply: Any) -> None:
+        """Finish a command by its reply, or arrange for another attempt."""
+        command.asking = False
+        if not isinstance(reply, RedisError):
+            command.result = outcome.Value(reply)
+            self._finished.append(command)
+            return
+        command.last_error = error_text(reply)
+        match meaning(reply):
+            case Meaning.UNKNOWN_SCRIPT if command.script is not None:
+                if command.script.sha in link.rejected:
+                    self._fail(command, failure(link.rejected.pop(command.script.sha)))
+                    return
+                link.to_load[command.script.sha] = command.script
+                self._again(command)
+            case Meaning.MOVED | Meaning.ASK as kind if isinstance(reply, AskError):
+                command.target = self._topology.redirected(reply, node)
+                command.asking = kind is Meaning.ASK
+                if kind is Meaning.MOVED:
+                    self._topology.forget()
+                self._again(command)
+            case Meaning.RETRY:
+                self._again(command, pause=True)
+            case Meaning.RECONNECT:
+                self._drop(node)
+                self._topology.forget(node)
+                self._again(command, pause=True)
+            case _:
+                self._fail(command, failure(reply))
+
+    def _again(self, command: Command, *, pause: bool = False) -> None:
+        """Send a command once more, at once or after a pause that grows."""
+        self.counters.resent += 1
+        command.attempts += 1
+        if pause or command.attempts > 3:
+            until = monotonic() + self._pause(command.attempts)
+            self._park([command], until, command.last_error)
+        else:
+            self._ready.append(command)
+
+    def _park(self, commands: Iterable[Command], until: float, error: str) -> None:
+        """Keep commands for later, but wake up for the first deadline."""
+        for command in commands:
+            command.last_error = error
+            self._parked.append(command)
+            until = min(until, command.deadline)
+        self._parked_until = min(self._parked_until, until)
+
+    def _expire(self, command: Command) -> None:
+        if command.ambiguous:
+            self._fail(command, OutcomeUnknown(command.last_error))
+        else:
+            self.counters.unavailable += 1
+            text = command.last_error or f"no answer from {self._topology.label} in time"
+            self._fail(command, StoreUnavailable(text))
+
+    def _fail(self, command: Command, error: StoreError) -> None:
+        command.result = outcome.Error(error)
+        self._finished.append(command)
+
+    def _hand_over(self) -> None:
+        if self._finished:
+            finished, self._finished = self._finished, []
+            self._deliver(finished)
+
+    def _give_up(self) -> None:
+        """End everything that is left when the lane ends."""
+        left = [*self._ready, *self._parked]
+        while True:
+            try:
+                command = self._incoming.get_nowait()
+            except Empty:
+                break
+            if command is not None:
+                left.append(command)
+        for command in left:
+            command.last_error = "the store was closed"
+            self._expire(command)
+        self._hand_over()
