@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cluster.errors import Refused
 from cluster.workflows.records import ActivityState, PendingEvent, RunState, TimerState
 
 
@@ -23,6 +24,14 @@ class ReadyActivityTask:
 
 
 @dataclass(frozen=True, slots=True)
+class Requeue:
+    """Make a leased task ready again as ``attempt``, at its old place in the queue."""
+
+    task_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class DropTask:
     """End a task (leased, ready or absent): its record, lease, entry and timer go."""
 
@@ -39,10 +48,12 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Disarm:
+    """Remove the timer ``name`` of this run, if it is set."""
+
     name: str
 
 
-Effect = ReadyWorkflowTask | ReadyActivityTask | DropTask | Arm | Disarm
+Effect = ReadyWorkflowTask | ReadyActivityTask | Requeue | DropTask | Arm | Disarm
 
 
 @dataclass(slots=True)
@@ -50,7 +61,8 @@ class Changes:
     """A decision: the new state, the events to append (in order) and the effects.
 
     ``activities`` and ``timers`` map a step to its new record, or to None when it is over.
-    ``outcome`` is what the caller is told (JSON-ready).
+    ``outcome`` is what the caller is told (JSON-ready). ``effects`` are to be done in order.
+    ``refusal``, when set, is raised to the caller after the changes are stored.
     """
 
     state: RunState
@@ -60,3 +72,4 @@ class Changes:
     effects: list[Effect] = field(default_factory=list)
     outcome: dict[str, object] = field(default_factory=dict)
     closes: bool = False
+    refusal: Refused | None = None

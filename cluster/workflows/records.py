@@ -34,14 +34,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Base of stored records: msgpack maps, absent field = default."""
 
 
-class Payload(Record):
+class Payload(Record, frozen=True, kw_only=True):
     """An opaque payload: codec name and blob, never decoded on the way through."""
 
     codec: str
     blob: str
 
 
-class RunInfo(Record):
+class RunInfo(Record, frozen=True, kw_only=True):
     """Facts fixed at the start of a run. Times are UTC microseconds or milliseconds as named."""
 
     namespace: str
@@ -63,7 +63,7 @@ class RunInfo(Record):
     run_deadline_ms: int | None = None
 
 
-class RetryPolicy(Record):
+class RetryPolicy(Record, frozen=True, kw_only=True):
     """Retry rules of an activity; ``max_attempts`` counts the first attempt too."""
 
     max_attempts: int = 1
@@ -71,7 +71,7 @@ class RetryPolicy(Record):
     non_retryable_error_types: tuple[str, ...] = ()
 
 
-class ActivityState(Record):
+class ActivityState(Record, frozen=True, kw_only=True):
     """An open activity. ``attempt`` is the number of the current (ready, leased or waiting) one."""
 
     step: int
@@ -98,7 +98,7 @@ class ActivityState(Record):
     worker_session: dict[str, Any] | None = None
 
 
-class TimerState(Record):
+class TimerState(Record, frozen=True, kw_only=True):
     """An open timer."""
 
     step: int
@@ -107,16 +107,21 @@ class TimerState(Record):
     group: dict[str, Any] = {}
 
 
-class PendingEvent(Record):
+class PendingEvent(Record, frozen=True, kw_only=True):
     """An event that waits until the leased workflow task ends (sdk-wire 4.8 rule 2)."""
 
     event_type: str
     payload: dict[str, Any]
     recorded_at_us: int
     wakes: bool = True
+    """Whether the workflow has to look at it: it then needs a workflow task."""
+    workflow_task_id: str | None = None
+    """The workflow task whose completion made this event."""
+    workflow_command_id: str | None = None
+    """The client's command (signal, update, cancel) that made this event."""
 
 
-class RunState(Record):
+class RunState(Record, frozen=True, kw_only=True):
     """The changing part of a run."""
 
     status: RunStatus = RunStatus.PENDING
@@ -138,19 +143,21 @@ class RunState(Record):
     task_failures: int = 0
     """Consecutive failures of the open workflow task reported by workers."""
     last_task_failure: dict[str, Any] | None = None
-    wake_again: bool = False
+    resume: dict[str, Any] = {}
+    """Why the open workflow task exists: its resume context (server-behaviour 5.2), known keys only."""
     pending: tuple[PendingEvent, ...] = ()
+    """Events that came while the workflow task was leased, in order."""
     activities: tuple[int, ...] = ()
     """Steps of the open activities."""
     timers: tuple[int, ...] = ()
     """Steps of the open timers."""
     groups: dict[str, int] = {}
-    """Outermost parallel group id -> members that are not resolved yet."""
+    """Outermost parallel group as "base:size" -> members that are not over yet."""
     output: Payload | None = None
     failure: dict[str, Any] | None = None
 
 
-class Run(Record):
+class Run(Record, frozen=True, kw_only=True):
     """What a decision looks at. ``activities`` and ``timers`` may hold only the items it needs."""
 
     info: RunInfo
@@ -160,7 +167,7 @@ class Run(Record):
     timers: dict[int, TimerState] = {}
 
 
-class Lease(Record):
+class Lease(Record, frozen=True, kw_only=True):
     """The task record of a hand-out, as read from the store."""
 
     task_id: str

@@ -1,0 +1,22 @@
+"""How times are written on the wire. Inside the cluster a time is an integer since the epoch, in UTC."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (UTC throughout, a zone only slows it down)
+
+
+def iso_us(microseconds: int) -> str:
+    """Microseconds since the epoch as ``2026-11-30T12:05:30.976555Z``: always six digits, always Z."""
+    return (_EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="microseconds") + "Z"
+
+
+def iso_ms(milliseconds: int) -> str:
+    """Milliseconds since the epoch in the form of :func:`iso_us`."""
+    return iso_us(milliseconds * 1000)
+
+
+def iso_seconds(milliseconds: int) -> str:
+    """Milliseconds since the epoch as whole seconds with an offset: ``2026-11-30T12:05:30+00:00``."""
+    return (_EPOCH + timedelta(seconds=milliseconds // 1000)).isoformat(timespec="seconds") + "+00:00"

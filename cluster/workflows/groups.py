@@ -1,0 +1,94 @@
+"""Parallel groups: commands whose results the workflow awaits together (sdk-wire 4.7).
+
+The SDK resumes only when every member of the *outermost* group is over, and repeats all commands
+of the group when it is woken earlier. So a member's end wakes the run only when it was the last
+one, and a member that comes again is ignored. Every event of a member carries the group fields of
+its command unchanged, or replay breaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+PREFIXES: Final = ("parallel_group_", "selection_member_")
+SELECT: Final = "select"
+MAX_STEP: Final = 999_999_999
+"""Largest workflow sequence; ids carry it in nine digits."""
+
+
+def fields(command: Mapping[str, Any]) -> dict[str, Any]:
+    """The group fields of a raw command, to be copied into its events; empty outside a group."""
+    return {name: value for name, value in command.items() if name.startswith(PREFIXES) and value is not None}
+
+
+def outermost(group: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The level of ``group`` that decides when the run is woken."""
+    path = group.get("parallel_group_path")
+    return path[0] if path else group
+
+
+def key(group: Mapping[str, Any]) -> str | None:
+    """Identifies the outermost group in its run; None outside a group."""
+    if not group:
+        return None
+    level = outermost(group)
+    return f"{level['parallel_group_base_sequence']}:{level['parallel_group_size']}"
+
+
+def step(group: Mapping[str, Any]) -> int | None:
+    """The workflow sequence a member brings along; None outside a group."""
+    if not group:
+        return None
+    level = outermost(group)
+    index: int = level["parallel_group_index"]
+    return int(level["parallel_group_base_sequence"]) + index
+
+
+def is_select(group: Mapping[str, Any]) -> bool:
+    """Whether any level is a durable race, which ends with its first member."""
+    levels = [group, *group.get("parallel_group_path", ())]
+    return any(level.get("parallel_group_mode") == SELECT for level in levels)
+
+
+def problem(group: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What is wrong with the group fields of a raw command: (field, text), or None."""
+    path = group.get("parallel_group_path", [])
+    if not isinstance(path, list) or not all(isinstance(level, dict) for level in path):
+        return "parallel_group_path", "must be a list of objects."
+    if not group:
+        return None
+    levels = {"": group} | {f"parallel_group_path.{number}.": level for number, level in enumerate(path)}
+    for prefix, level in levels.items():
+        base = level.get("parallel_group_base_sequence")
+        size = level.get("parallel_group_size")
+        index = level.get("parallel_group_index")
+        if not _in(base, 1, MAX_STEP):
+            return f"{prefix}parallel_group_base_sequence", "must be an integer of at least 1."
+        if not _in(size, 1, MAX_STEP - base):
+            return f"{prefix}parallel_group_size", "must be an integer of at least 1."
+        if not _in(index, 0, size - 1):
+            return f"{prefix}parallel_group_index", "must be an integer below the size of the group."
+    return None
+
+
+def _in(value: object, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def opened(open_members: Mapping[str, int], group: Mapping[str, Any]) -> dict[str, int]:
+    """Counts one more unresolved member of the outermost group."""
+    name = key(group)
+    return dict(open_members) if name is None else {**open_members, name: open_members.get(name, 0) + 1}
+
+
+def resolved(open_members: Mapping[str, int], group: Mapping[str, Any]) -> tuple[dict[str, int], bool]:
+    """Counts one member less; the second value is whether the run may be woken now."""
+    name = key(group)
+    left = dict(open_members)
+    if name is None:
+        return left, True
+    count = left.pop(name, 1) - 1
+    if count > 0:
+        left[name] = count
+    return left, count <= 0

@@ -1,0 +1,81 @@
+"""Structural limits: how large a run, a command batch and a payload may become."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cluster.errors import Refused
+from cluster.workflows.commands import Command, ScheduleActivity, StartTimer, payloads_of
+from cluster.workflows.records import RunState
+
+MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of server-behaviour 5.11, by the name clients see. 0 switches a limit off."""
+
+    pending_activity_count: int = 2000
+    pending_child_count: int = 1000
+    pending_timer_count: int = 2000
+    pending_signal_count: int = 5000
+    pending_update_count: int = 500
+    command_batch_size: int = 1000
+    payload_size: int = 2 * MIB
+    """Bytes of one encoded blob."""
+    memo_size: int = 256 * 1024
+    search_attribute_size: int = 40_960
+    history_transaction_size: int = 5000
+    """Events appended by one decision."""
+
+
+class LimitReached(Refused):
+    """Applying a batch would break a structural limit; nothing of it is applied."""
+
+    def __init__(self, kind: str, current: int, limit: int) -> None:
+        super().__init__(
+            "structural_limit_exceeded",
+            f"The structural limit {kind} of {limit} is reached (current value {current}).",
+            status=422,
+            outcome="rejected",
+            recorded=False,
+            limit_kind=kind,
+            current_value=current,
+            configured_limit=limit,
+        )
+
+
+def check_batch(limits: Limits, commands: Sequence[Command]) -> None:
+    """Checks what a batch shows by itself: its length and its payloads. Raises LimitReached."""
+    _at_most("command_batch_size", len(commands), limits.command_batch_size)
+    for command in commands:
+        for payload in payloads_of(command):
+            _at_most("payload_size", len(payload.blob), limits.payload_size)
+
+
+def check_room(limits: Limits, state: RunState, command: Command) -> None:
+    """Checks that ``command`` may open one more item. Raises LimitReached."""
+    match command:
+        case ScheduleActivity():
+            _room("pending_activity_count", len(state.activities), limits.pending_activity_count)
+        case StartTimer():
+            _room("pending_timer_count", len(state.timers), limits.pending_timer_count)
+        case _:
+            pass
+
+
+def check_transaction(limits: Limits, events: int) -> None:
+    """Checks how many events one decision appends. Raises LimitReached."""
+    _at_most("history_transaction_size", events, limits.history_transaction_size)
+
+
+def _at_most(kind: str, value: int, limit: int) -> None:
+    if limit and value > limit:
+        raise LimitReached(kind, value, limit)
+
+
+def _room(kind: str, value: int, limit: int) -> None:
+    if limit and value >= limit:
+        raise LimitReached(kind, value, limit)

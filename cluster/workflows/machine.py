@@ -1,0 +1,53 @@
+"""The workflow state machine: every decision the engine can ask for.
+
+Each function takes what is stored and what happened, and returns the :class:`Changes` to commit in
+one transaction. None of them reads a clock, draws a random number or does I/O, so the same input
+always gives the same changes. ``lease`` is the task record of the task in question, ``task_lease``
+that of the run's open workflow task (state "" when it has none). Times are UTC microseconds.
+
+====================================  =========================================
+what happened                         decision
+====================================  =========================================
+a run is started                      ``start``
+a worker answers a workflow task      ``complete_workflow_task``, ``fail_workflow_task``
+a workflow task's lease ran out       ``workflow_task_lapsed``
+timer ``w``: its back-off is over     ``workflow_task_due``
+a worker answers an activity          ``complete_activity``, ``fail_activity``
+an activity's lease ran out           ``activity_lapsed``
+timer ``a<step>``                     ``activity_deadline``
+timer ``t<step>``                     ``timer_due``
+timer ``r``                           ``run_deadline``
+====================================  =========================================
+
+Who may answer is decided before, in ``guards``.
+"""
+
+from cluster.workflows.activities import activity_deadline, activity_lapsed, complete_activity, fail_activity
+from cluster.workflows.closing import run_deadline, start
+from cluster.workflows.deadlines import activity_lease_ms, hand_out_deadline, next_due_ms
+from cluster.workflows.limits import Limits
+from cluster.workflows.timers import timer_due
+from cluster.workflows.workflow_tasks import (
+    complete_workflow_task,
+    fail_workflow_task,
+    workflow_task_due,
+    workflow_task_lapsed,
+)
+
+__all__ = [
+    "Limits",
+    "activity_deadline",
+    "activity_lapsed",
+    "activity_lease_ms",
+    "complete_activity",
+    "complete_workflow_task",
+    "fail_activity",
+    "fail_workflow_task",
+    "hand_out_deadline",
+    "next_due_ms",
+    "run_deadline",
+    "start",
+    "timer_due",
+    "workflow_task_due",
+    "workflow_task_lapsed",
+]

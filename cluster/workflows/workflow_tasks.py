@@ -1,0 +1,241 @@
+"""Workflow tasks: one at a time, each replays the history and answers with commands.
+
+::
+
+                 ┌────────────── wake ──────────────┐
+                 ▼                                  │
+    none ──► ready ──► leased ──► completed / released (nothing to do yet)
+               ▲          │
+               ├── lapse ─┤  same index, attempt + 1
+               │          ▼
+               └────── back-off (the worker could not replay: 1, 2, 4 ... 60 s)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from cluster.errors import Refused
+from cluster.ids import TaskId, TaskKind
+from cluster.workflows import activities, closing, deadlines, groups, limits, retry, timers
+from cluster.workflows.changes import Arm, Changes, Disarm, DropTask, ReadyWorkflowTask, Requeue
+from cluster.workflows.commands import (
+    Command,
+    CompleteWorkflow,
+    FailWorkflow,
+    RecordSideEffect,
+    RecordVersionMarker,
+    ScheduleActivity,
+    StartTimer,
+    is_terminal,
+)
+from cluster.workflows.decision import TASK_TIMER, Decision, untouched
+from cluster.workflows.events import EventType
+from cluster.workflows.limits import Limits
+from cluster.workflows.records import Lease, Run, RunStatus, TimerState
+
+WAITING_FOR_HISTORY: Final = "WorkflowTaskWaitingForHistory"
+"""Failure type by which the SDK says that there is nothing to do before something new happens."""
+
+MAX_STEP_GAP: Final = 1000
+"""Steps a parallel group may leave out before it. The SDK counts some commands that take no step."""
+
+
+def complete_workflow_task(
+    run: Run, lease: Lease, commands: Sequence[Command], now_us: int, structural: Limits
+) -> Changes:
+    """Applies a batch: all non-terminal commands in order, then the terminal one wherever it stood.
+
+    The caller has checked the sender. Raises Refused (nothing is applied) for two terminal commands,
+    a group that does not fit and a structural limit. When a deadline of the run has passed, the run
+    times out and ``refusal`` is set.
+    """
+    if deadlines.run_reached(run.info, now_us // 1000) is not None:
+        changes = closing.run_deadline(run, lease, now_us)
+        changes.refusal = _refused(run, lease, "run_timed_out", "The run timed out.", changes)
+        return changes
+    terminal = [command for command in commands if is_terminal(command)]
+    if len(terminal) > 1:
+        text = "A workflow task may hold at most one command that ends the run."
+        raise _refused(run, lease, "invalid_commands", text)
+    decision = Decision(run, now_us)
+    decision.set(
+        task_open=False, task_failures=0, last_task_failure=None, resume={}, status=RunStatus.WAITING
+    )
+    decision.effects.append(DropTask(lease.task_id))
+    try:
+        limits.check_batch(structural, commands)
+        _apply(decision, run, lease, commands, structural)
+        limits.check_transaction(structural, len(decision.events) + len(terminal))
+    except limits.LimitReached as refusal:
+        raise _with_task(refusal, run, lease) from None
+    pending_timers = [decision.timer_id(step) for step, timer in decision.timers.items() if timer is not None]
+    decision.release()
+    if terminal:
+        closing.close_by_command(decision, terminal[0], lease.task_id)
+        pending_timers = []
+    decision.settle()
+    return decision.changes(
+        {
+            "task_id": lease.task_id,
+            "workflow_task_attempt": lease.attempt,
+            "outcome": "completed",
+            "recorded": True,
+            "run_id": run.info.run_id,
+            "run_status": decision.state.status.value,
+            "created_task_ids": [*decision.created_task_ids(), *pending_timers],
+            "reason": None,
+        }
+    )
+
+
+def fail_workflow_task(run: Run, lease: Lease, failure: Mapping[str, Any], now_us: int) -> Changes:
+    """The worker could not replay, or has nothing to do before something new happens.
+
+    Neither fails the run. The first is tried again after a growing delay, for as long as the run
+    lives; the second is a normal release.
+    """
+    decision = Decision(run, now_us)
+    decision.effects.append(DropTask(lease.task_id))
+    decision.release()
+    if failure.get("type") == WAITING_FOR_HISTORY:
+        decision.set(
+            task_open=False, task_failures=0, last_task_failure=None, resume={}, status=RunStatus.WAITING
+        )
+    else:
+        failures = run.state.task_failures + 1
+        decision.set(
+            task_waiting=True,
+            task_attempt=lease.attempt + 1,
+            task_failures=failures,
+            last_task_failure=dict(failure),
+        )
+        delay = retry.workflow_task_delay(failures)
+        decision.effects.append(Arm(TASK_TIMER, decision.now_ms + delay * 1000))
+    return decision.changes(
+        {
+            "task_id": lease.task_id,
+            "workflow_task_attempt": lease.attempt,
+            "outcome": "failed",
+            "recorded": True,
+            "reason": None,
+            "next_task_id": None,
+        }
+    )
+
+
+def workflow_task_lapsed(run: Run, lease: Lease, now_us: int) -> Changes:
+    """The lease ran out: the same task is ready again, and what came meanwhile joins the history."""
+    if not is_open(run, lease.task_id) or run.state.task_waiting:
+        return untouched(run, DropTask(lease.task_id))
+    decision = Decision(run, now_us)
+    decision.release()
+    decision.record(
+        EventType.REPAIR_REQUESTED,
+        {
+            "workflow_task_id": lease.task_id,
+            "workflow_task_attempt": lease.attempt,
+            "lease_owner": lease.owner,
+            "metadata": {"trigger": "expired_workflow_task_lease"},
+        },
+    )
+    decision.set(task_attempt=lease.attempt + 1)
+    decision.effects.append(Requeue(lease.task_id, lease.attempt + 1))
+    return decision.changes()
+
+
+def workflow_task_due(run: Run, now_us: int) -> Changes:
+    """The back-off of a failed workflow task is over."""
+    if not (run.state.task_open and run.state.task_waiting):
+        return untouched(run, Disarm(TASK_TIMER))
+    decision = Decision(run, now_us)
+    decision.set(task_waiting=False)
+    decision.effects.append(Disarm(TASK_TIMER))
+    decision.effects.append(ReadyWorkflowTask(run.state.task_index, run.state.task_attempt))
+    return decision.changes()
+
+
+def is_open(run: Run, task_id: str) -> bool:
+    """Whether ``task_id`` is the run's open workflow task."""
+    newest = str(TaskId(run.info.run_id, TaskKind.WORKFLOW, run.state.task_index))
+    return run.state.task_open and task_id == newest
+
+
+def _apply(
+    decision: Decision, run: Run, lease: Lease, commands: Sequence[Command], structural: Limits
+) -> None:
+    """Applies the non-terminal commands. Timers without a delay fire after the last one, so that
+    the first of a group cannot look like the last."""
+    due: list[TimerState] = []
+    for command in commands:
+        if is_terminal(command):
+            continue
+        step = decision.state.next_step
+        if isinstance(command, (ScheduleActivity, StartTimer)):
+            step = groups.step(command.group) or step
+            if step < decision.state.next_step:
+                continue
+            if step > decision.state.next_step + MAX_STEP_GAP or step > groups.MAX_STEP:
+                text = f"A parallel group gives sequence {step} where {decision.state.next_step} is next."
+                raise _refused(run, lease, "invalid_commands", text)
+        limits.check_room(structural, decision.state, command)
+        decision.set(next_step=step + 1)
+        match command:
+            case ScheduleActivity():
+                activities.schedule(decision, command, step, lease.task_id)
+            case StartTimer():
+                timer = timers.start_timer(decision, command, step, lease.task_id)
+                if not timer.delay_seconds:
+                    due.append(timer)
+            case RecordSideEffect() | RecordVersionMarker():
+                _mark(decision, command, step, lease.task_id)
+            case CompleteWorkflow() | FailWorkflow():
+                pass
+    for timer in due:
+        timers.fire(decision, timer)
+
+
+def _mark(
+    decision: Decision, command: RecordSideEffect | RecordVersionMarker, step: int, task_id: str
+) -> None:
+    """Commands that only leave an event."""
+    payload: dict[str, Any] = {"sequence": step}
+    match command:
+        case RecordSideEffect(result=result):
+            event = EventType.SIDE_EFFECT_RECORDED
+            payload["result"] = None if result is None else result.blob
+            if result is not None:
+                payload["payload_codec"] = result.codec
+        case RecordVersionMarker():
+            event = EventType.VERSION_MARKER_RECORDED
+            payload |= {"change_id": command.change_id, "version": command.version}
+            payload["min_supported"] = _or(command.min_supported, command.version)
+            payload["max_supported"] = _or(command.max_supported, command.version)
+    decision.record(event, payload, workflow_task_id=task_id)
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value
+
+
+def _refused(run: Run, lease: Lease, reason: str, message: str, changes: Changes | None = None) -> Refused:
+    state = run.state if changes is None else changes.state
+    return Refused(
+        reason,
+        message,
+        status=409,
+        task_id=lease.task_id,
+        workflow_task_attempt=lease.attempt,
+        outcome="rejected",
+        recorded=False,
+        run_id=run.info.run_id,
+        run_status=state.status.value,
+        created_task_ids=[],
+    )
+
+
+def _with_task(refusal: limits.LimitReached, run: Run, lease: Lease) -> Refused:
+    """The same refusal, with what every answer to a completion says."""
+    shape = _refused(run, lease, refusal.reason, refusal.message).fields
+    return Refused(refusal.reason, refusal.message, status=refusal.status, **{**shape, **refusal.fields})
