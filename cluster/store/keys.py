@@ -21,7 +21,6 @@ key                 type    holds; lifetime
 ``P:h:<heads>``     zset    heads: types with undelivered work by oldest ready time
 ``P:cur``           hash    last delivered entry id per queue; compacted with its queue
 ``P:queues``        set     queues that have a stream; compacted with them
-``P:idle``          hash    since when a queue is seen empty; compacted with it
 ``P:leases``        zset    leased tasks by lease expiry (ms); until the lease ends
 ``P:held``          hash    lease token -> task, attempt, delivery; until the lease ends
 ``P:timers``        zset    timers by due time (ms); until fired or dropped
@@ -149,9 +148,6 @@ class Keys:
 
     def queues(self, partition: int) -> str:
         return f"{self.base(partition)}:queues"
-
-    def idle(self, partition: int) -> str:
-        return f"{self.base(partition)}:idle"
 
     def leases(self, partition: int) -> str:
         return f"{self.base(partition)}:leases"

@@ -72,9 +72,15 @@ class Transaction:
     def expect_absent(self, key: str) -> None:
         self.conditions.append(["absent", key])
 
-    def expect_task(self, task_id: str, state: str, attempt: int, delivery: int, owner: str = "") -> None:
-        """The task record is in ``state`` ("r"/"l") at (attempt, delivery), held by ``owner``."""
-        self.conditions.append(["task", task_id, state, str(attempt), str(delivery), owner])
+    def expect_task(
+        self, task_id: str, state: str, attempt: int, delivery: int | None, owner: str = ""
+    ) -> None:
+        """The task record is in ``state`` ("r"/"l") at (attempt, delivery), held by ``owner``.
+
+        ``delivery`` None and ``owner`` "" mean any.
+        """
+        wanted = "" if delivery is None else str(delivery)
+        self.conditions.append(["task", task_id, state, str(attempt), wanted, owner])
 
     def expect_task_state(self, task_id: str, state: str) -> None:
         """The task record is in ``state``: "r" ready, "l" leased, "" no record."""

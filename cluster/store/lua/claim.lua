@@ -7,7 +7,7 @@
 --            bases      starts of the keys of the partitions to look into (one on a cluster)
 --            heads      heads to look at, of one kind, namespace and queue, one per marker
 --            type sets  lists of encoded types
---            waiters    [owner, token, index of a type set from 1 or 0 for any type]
+--            waiters    [owner, token, index of a type set from 1 or 0 for any type, repeated]
 --
 -- Returns [now, claims, heads left, lease due], or the string "FENCED" when the session is buried:
 --   claim       [waiter index, base index, task, attempt, delivery, leased at, expires, is repeat, ...]
@@ -15,7 +15,7 @@
 --               for an activity by [body]
 --   heads left  [base index, heads index, complete, type, ready, type, ready, ...] for each asked
 --   lease due   per base the earliest lease expiry, or -1
--- Indexes count from 0. A token that already holds a lease gets that lease again (H1, G1).
+-- Indexes count from 0. A repeated waiter whose token already holds a lease gets that lease again (H1, G1).
 -- oom: refuse
 PREFIX = ARGV[1]
 local session = ARGV[2]
@@ -102,6 +102,11 @@ local function take(queue, score)
   else
     local read = next_entry(P .. ':q:' .. queue)
     if not read then
+      -- Everything in the stream was delivered, so the cursor stands at its end.
+      local last = redis.call('XREVRANGE', P .. ':q:' .. queue, '+', '-', 'COUNT', 1)[1]
+      if last then
+        redis.call('HSET', P .. ':cur', queue, last[1])
+      end
       return nil
     end
     entry, id = read[1], read[2][2]
@@ -180,10 +185,12 @@ end
 
 local function serve(waiter)
   local owner, token, types = waiters[waiter][1], waiters[waiter][2], type_sets[waiters[waiter][3]]
-  local b, id = held_by(token, owner)
-  if id then
-    P = bases[b]
-    return claimed(waiter, b, id, 1)
+  if waiters[waiter][4] == 1 then
+    local b, id = held_by(token, owner)
+    if id then
+      P = bases[b]
+      return claimed(waiter, b, id, 1)
+    end
   end
   for _ = 1, SEARCH_LIMIT do
     local score, best_b, best_h, type_part = oldest(types)

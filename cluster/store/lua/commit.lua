@@ -29,26 +29,23 @@ local function announce_write()
   end
 end
 
-local function same(actual, wanted)
-  return actual == wanted
-end
-
 local conditions = {
   eq = function(c)
     local actual = redis.call('HGET', c[2], c[3])
-    return same(actual, c[4]), actual
+    return actual == c[4], actual
   end,
   absent = function(c)
     return redis.call('EXISTS', c[2]) == 0
   end,
   task = function(c)
     local r = redis.call('HMGET', P .. ':task:' .. c[2], 's', 'n', 'd', 'o')
-    local holds = same(r[1], c[3]) and same(r[2], c[4]) and same(r[3], c[5]) and (c[6] == '' or same(r[4], c[6]))
+    local holds = r[1] == c[3] and r[2] == c[4]
+      and (c[5] == '' or r[3] == c[5]) and (c[6] == '' or r[4] == c[6])
     return holds, r[1]
   end,
   state = function(c)
     local actual = redis.call('HGET', P .. ':task:' .. c[2], 's') or ''
-    return same(actual, c[3]), actual
+    return actual == c[3], actual
   end,
   lapsed = function(c)
     local expires = redis.call('HGET', P .. ':task:' .. c[2], 'x')
@@ -64,7 +61,7 @@ local conditions = {
   end,
   lease = function(c)
     local r = redis.call('HMGET', P .. ':lease', 'owner', 'nonce', 'until')
-    return same(r[1], c[2]) and same(r[2], c[3]) and tonumber(r[3]) > now, r[1]
+    return r[1] == c[2] and r[2] == c[3] and tonumber(r[3]) > now, r[1]
   end,
 }
 

@@ -1,0 +1,170 @@
+"""Asks the store for tasks: the requests and replies of ``claim.lua`` and ``peek.lua``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgpack
+
+from cluster.errors import Fenced
+from cluster.store.keys import QueueName, encode
+from cluster.store.store import Store
+from cluster.store.transaction import Transaction
+
+NO_DUE: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimWaiter:
+    """Who waits for a task: ``token`` becomes the lease token, ``types`` are plain names."""
+
+    owner: str
+    token: str
+    types: frozenset[str]
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One task handed out by the store, still without meaning."""
+
+    waiter: int
+    partition: int
+    task_id: str
+    attempt: int
+    delivery: int
+    leased_at_ms: int
+    expires_at_ms: int
+    repeated: bool
+    extra: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Heads left in one (partition, queue) after a claim or at a peek."""
+
+    partition: int
+    queue: QueueName
+    complete: bool
+    ready_ms: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimReply:
+    now_ms: int
+    claims: list[Claim]
+    heads: list[Heads]
+    lease_due_ms: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDue:
+    """How far the housekeeping of a partition is behind; NO_DUE where nothing waits."""
+
+    timer_ms: int
+    lease_ms: int
+    work: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeekReply:
+    now_ms: int
+    due: dict[int, PartitionDue]
+    heads: list[Heads]
+
+
+def _pack(value: object) -> bytes:
+    packed: bytes = msgpack.packb(value, use_bin_type=False)
+    return packed
+
+
+def _ready_map(flat: Sequence[bytes]) -> dict[str, int]:
+    return {flat[i].decode(): int(float(flat[i + 1])) for i in range(0, len(flat), 2)}
+
+
+async def claim(
+    store: Store,
+    session: str,
+    partitions: Sequence[int],
+    queues: Sequence[QueueName],
+    waiters: Sequence[ClaimWaiter],
+    *,
+    page_size: int,
+) -> ClaimReply:
+    """Hand out the oldest fitting tasks, at most one per waiter.
+
+    ``partitions`` has one member on a Redis Cluster. Raises Fenced when the session is buried,
+    StoreFull when Redis takes no writes for want of memory, StoreError otherwise.
+    """
+    keys = store.keys
+    type_sets: dict[frozenset[str], int] = {}
+    rows = []
+    for waiter in waiters:
+        index = type_sets.setdefault(waiter.types, len(type_sets) + 1) if waiter.types else 0
+        rows.append([waiter.owner, waiter.token, index, int(waiter.repeated)])
+    request = [
+        [keys.base(p) for p in partitions],
+        [queue.encode() for queue in queues],
+        [[encode(name) for name in types] for types in type_sets],
+        rows,
+        page_size,
+    ]
+    reply = await store.run("claim", [keys.touch(partitions[0])], [keys.prefix, session, _pack(request)])
+    if reply == b"FENCED":
+        raise Fenced(f"session {session} was buried")
+    now, claims, left, due = reply
+    return ClaimReply(
+        now_ms=int(now),
+        claims=[_claim(row, partitions) for row in claims],
+        heads=[
+            Heads(partitions[row[0]], queues[row[1]], bool(row[2]), _ready_map(row[3:])) for row in left
+        ],
+        lease_due_ms={p: int(float(ms)) for p, ms in zip(partitions, due, strict=True)},
+    )
+
+
+def _claim(row: list[Any], partitions: Sequence[int]) -> Claim:
+    waiter, base, task_id, attempt, delivery, leased_at, expires_at, repeated, *extra = row
+    return Claim(
+        waiter=waiter,
+        partition=partitions[base],
+        task_id=task_id.decode(),
+        attempt=int(attempt),
+        delivery=int(delivery),
+        leased_at_ms=int(leased_at),
+        expires_at_ms=int(expires_at),
+        repeated=bool(repeated),
+        extra=extra,
+    )
+
+
+async def peek(store: Store, partitions: Sequence[int], queues: Sequence[QueueName]) -> PeekReply:
+    """Heads of ``queues`` and overdue housekeeping of ``partitions`` (one on a cluster)."""
+    keys = store.keys
+    request = [[keys.base(p) for p in partitions], [queue.encode() for queue in queues]]
+    now, rows = await store.run("peek", [keys.touch(partitions[0])], [_pack(request)], idempotent=True)
+    due: dict[int, PartitionDue] = {}
+    heads: list[Heads] = []
+    for partition, (timer, lease, work, found) in zip(partitions, rows, strict=True):
+        due[partition] = PartitionDue(int(float(timer)), int(float(lease)), int(work))
+        seen = {row[0]: row for row in found}
+        for index, queue in enumerate(queues):
+            row = seen.get(index)
+            if row is None:
+                heads.append(Heads(partition, queue, True, {}))
+            else:
+                heads.append(Heads(partition, queue, bool(row[1]), _ready_map(row[2:])))
+    return PeekReply(int(now), due, heads)
+
+
+async def give_back(store: Store, taken: Claim, owner: str) -> None:
+    """Return a task that reached no worker: same attempt, next delivery, old place in the queue.
+
+    Raises ConditionFailed when the lease is no longer this one; then there is nothing to return.
+    """
+    tx = Transaction(taken.partition, frees=True)
+    tx.expect_task(taken.task_id, "l", taken.attempt, taken.delivery, owner)
+    tx.requeue(taken.task_id, taken.attempt, taken.delivery + 1)
+    await store.commit(tx)

@@ -1,0 +1,450 @@
+"""Brings parked polls and ready tasks together: rules W3 to W7.
+
+Per (kind, namespace, task queue) the matcher keeps the waiters in order of arrival and a
+:class:`HeadMemory` for each (partition, marker). While a waiter could use something the memory
+holds possible, exactly one claim is in flight for that queue, asking for as many tasks as there
+are such waiters; it repeats until nothing is possible any more. A parked poll costs no command
+beyond the shared peek, one a second for all queues of the node.
+
+A claim that finds its waiter gone is given back: same attempt, next delivery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+import structlog
+import trio
+
+from cluster.errors import ConditionFailed, OutcomeUnknown, StoreError, StoreUnavailable
+from cluster.ids import TaskKind
+from cluster.queues import claims
+from cluster.queues.claims import Claim, ClaimWaiter, Heads, PeekReply
+from cluster.queues.heads import HeadMemory
+from cluster.store.keys import QueueName, encode
+from cluster.store.store import Store
+
+log = structlog.get_logger(__name__)
+
+PEEK_SECONDS: Final = 1.0
+"""Interval of the safety net, drawn anew within +-20 % each time (W6)."""
+PEEK_QUEUES: Final = 64
+KEEP_QUEUE_SECONDS: Final = 30.0
+"""How long a queue stays subscribed after its last waiter (W5)."""
+CLAIM_LIMIT: Final = {TaskKind.WORKFLOW: 16, TaskKind.ACTIVITY: 64}
+"""Most tasks asked for in one claim; bounds the script and its reply."""
+RETRY_SECONDS: Final = 0.25
+"""Pause after a claim that the store could not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueId:
+    """What a poll waits on; its markers are separate queues below."""
+
+    kind: TaskKind
+    namespace: str
+    queue: str
+
+    def marked(self, marker: str) -> QueueName:
+        return QueueName(self.kind, self.namespace, self.queue, marker)
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """One parked poll."""
+
+    queue: QueueId
+    owner: str
+    token: str
+    types: frozenset[str]
+    markers: tuple[str, ...]
+    page_size: int
+    repeated: bool = False
+    done: trio.Event = field(default_factory=trio.Event)
+    claim: Claim | None = None
+    parts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.parts = tuple(encode(name) for name in self.types)
+
+
+@dataclass(slots=True)
+class _Queue:
+    waiters: dict[Waiter, None] = field(default_factory=dict)
+    memories: dict[tuple[int, str], HeadMemory] = field(default_factory=dict)
+    subscribed: set[str] = field(default_factory=set)
+    serving: bool = False
+    trouble: StoreError | None = None
+    idle_since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MatcherStatistics:
+    parked: int
+    queues: int
+    claims: int
+    tasks: int
+    returned: int
+    wakes: int
+    wakes_missed: int
+
+
+class Matcher:
+    """One per node. ``run`` must be running before ``wait`` is called.
+
+    ``session`` names the node's present session, ``may_act`` says whether it may hand out (E3),
+    ``recover`` ends lapsed leases of a partition, ``on_peek`` sees every peek's reply.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        session: Callable[[], str],
+        may_act: Callable[[], bool],
+        recover: Callable[[int], Awaitable[object]],
+        on_peek: Callable[[PeekReply], None],
+        random: Random,
+        peek_seconds: float = PEEK_SECONDS,
+    ) -> None:
+        self._store = store
+        self._session = session
+        self._may_act = may_act
+        self._recover = recover
+        self._on_peek = on_peek
+        self._random = random
+        self._peek_seconds = peek_seconds
+        self._queues: dict[QueueId, _Queue] = {}
+        self._nursery: trio.Nursery | None = None
+        self._closed = False
+        self._recovering: set[int] = set()
+        self._denied: set[tuple[QueueId, int, str, str]] = set()
+        self._claims = self._tasks = self._returned = self._wakes = self._missed = 0
+
+    # -- life -------------------------------------------------------------------------------
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled."""
+        prefix = f"{self._store.keys.prefix}:wake:"
+        self._store.on_message(prefix, self._on_wake)
+        self._store.on_reconnect(self._on_reconnect)
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            try:
+                while True:
+                    await trio.sleep(self._peek_seconds * self._random.uniform(0.8, 1.2))
+                    await self._peek()
+                    await self._unsubscribe_idle()
+            finally:
+                self._nursery = None
+
+    def close(self) -> None:
+        """End every parked poll without a task and take no more."""
+        self._closed = True
+        for queue in self._queues.values():
+            for waiter in queue.waiters:
+                waiter.done.set()
+
+    def start_soon(self, job: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Run ``job`` in the background, for as long as this node serves."""
+        if self._nursery is not None:
+            self._nursery.start_soon(job, *args)
+
+    def statistics(self) -> MatcherStatistics:
+        return MatcherStatistics(
+            parked=sum(len(queue.waiters) for queue in self._queues.values()),
+            queues=len(self._queues),
+            claims=self._claims,
+            tasks=self._tasks,
+            returned=self._returned,
+            wakes=self._wakes,
+            wakes_missed=self._missed,
+        )
+
+    # -- waiting ----------------------------------------------------------------------------
+
+    async def wait(self, waiter: Waiter, timeout: float) -> Claim | None:
+        """The next task for ``waiter``, or None after ``timeout`` seconds (0: look once).
+
+        Raises StoreError when the store cannot be asked at all and the time is up.
+        """
+        if self._closed:
+            return None
+        queue = self._queues.setdefault(waiter.queue, _Queue())
+        if timeout <= 0:
+            return await self._probe(waiter)
+        queue.waiters[waiter] = None
+        try:
+            with trio.move_on_after(timeout):
+                await self._subscribe(waiter.queue, queue, waiter.markers)
+                if waiter.repeated:
+                    await self._ask_again(queue, [waiter])
+                self._kick(waiter.queue, queue)
+                await waiter.done.wait()
+        except trio.Cancelled:
+            if waiter.claim is not None:
+                self._give_back_soon(waiter.claim, waiter.owner)
+            raise
+        finally:
+            queue.waiters.pop(waiter, None)
+            queue.idle_since = trio.current_time()
+        if waiter.claim is None and queue.trouble is not None:
+            raise queue.trouble
+        return waiter.claim
+
+    async def _subscribe(self, name: QueueId, queue: _Queue, markers: tuple[str, ...]) -> None:
+        new = [marker for marker in markers if marker not in queue.subscribed]
+        if not new:
+            return
+        await self._store.subscribe(*(self._store.keys.wake_channel(name.marked(m)) for m in new))
+        # What was learnt before the subscription stood may be out of date (W5).
+        for (_, marker), memory in queue.memories.items():
+            if marker in new:
+                memory.forget()
+        queue.subscribed.update(new)
+
+    async def _unsubscribe_idle(self) -> None:
+        deadline = trio.current_time() - KEEP_QUEUE_SECONDS
+        idle = [n for n, q in self._queues.items() if not q.waiters and not q.serving and q.idle_since < deadline]
+        channels = [
+            self._store.keys.wake_channel(name.marked(marker))
+            for name in idle
+            for marker in self._queues.pop(name).subscribed
+        ]
+        if channels:
+            await self._store.unsubscribe(*channels)
+
+    # -- wakes ------------------------------------------------------------------------------
+
+    def _on_wake(self, channel: str, message: bytes) -> None:
+        name = QueueName.parse(channel.removeprefix(f"{self._store.keys.prefix}:wake:"))
+        partition, type_part, ready = message.decode().split(" ")
+        self._wakes += 1
+        queue_id = QueueId(TaskKind(name.kind), name.namespace, name.queue)
+        queue = self._queues.get(queue_id)
+        if queue is None:
+            return
+        self._denied.discard((queue_id, int(partition), name.marker, type_part))
+        self._memory(queue, int(partition), name.marker).wake(type_part, int(ready))
+        self._kick(queue_id, queue)
+
+    def _on_reconnect(self) -> None:
+        for name, queue in self._queues.items():
+            for memory in queue.memories.values():
+                memory.forget()
+            self._kick(name, queue)
+
+    @staticmethod
+    def _memory(queue: _Queue, partition: int, marker: str) -> HeadMemory:
+        return queue.memories.setdefault((partition, marker), HeadMemory())
+
+    # -- claims -----------------------------------------------------------------------------
+
+    def _kick(self, name: QueueId, queue: _Queue) -> None:
+        if not queue.serving and queue.waiters and self._nursery is not None and self._choose(name, queue)[0]:
+            queue.serving = True
+            self._nursery.start_soon(self._serve, name, queue)
+
+    def _choose(self, name: QueueId, queue: _Queue) -> tuple[list[Waiter], list[int]]:
+        """Waiters that may be served, and the partitions to look into, oldest work first (W7)."""
+        chosen: list[Waiter] = []
+        scores: dict[int, int] = {}
+        seen: dict[tuple[frozenset[str], tuple[str, ...]], bool] = {}
+        for waiter in queue.waiters:
+            if waiter.repeated or waiter.done.is_set():
+                continue
+            group = (waiter.types, waiter.markers)
+            if group not in seen:
+                seen[group] = self._possible(queue, waiter, scores)
+            if seen[group]:
+                chosen.append(waiter)
+                if len(chosen) == CLAIM_LIMIT[name.kind]:
+                    break
+        partitions = list(scores)
+        self._random.shuffle(partitions)
+        partitions.sort(key=lambda partition: scores.get(partition, 0))
+        return chosen, partitions[:1] if self._store.clustered else partitions
+
+    def _possible(self, queue: _Queue, waiter: Waiter, scores: dict[int, int]) -> bool:
+        possible = False
+        for partition in range(self._store.keys.partitions):
+            for marker in waiter.markers:
+                ready = self._memory(queue, partition, marker).oldest(waiter.parts)
+                if ready is not None:
+                    possible = True
+                    scores[partition] = min(ready, scores.get(partition, ready))
+        return possible
+
+    async def _serve(self, name: QueueId, queue: _Queue) -> None:
+        try:
+            while not self._closed:
+                if not self._may_act():
+                    await trio.sleep(RETRY_SECONDS)
+                    continue
+                waiters, partitions = self._choose(name, queue)
+                if not waiters:
+                    return
+                try:
+                    try:
+                        await self._claim_for(queue, waiters, partitions)
+                    except OutcomeUnknown:
+                        await self._ask_again(queue, waiters)
+                    queue.trouble = None
+                except StoreError as error:
+                    queue.trouble = error
+                    await trio.sleep(RETRY_SECONDS)
+        finally:
+            queue.serving = False
+
+    async def _claim_for(self, queue: _Queue, waiters: list[Waiter], partitions: list[int]) -> claims.ClaimReply:
+        name = waiters[0].queue
+        markers = sorted({marker for waiter in waiters for marker in waiter.markers})
+        marks = {
+            (partition, marker): self._memory(queue, partition, marker).mark()
+            for partition in partitions
+            for marker in markers
+        }
+        self._claims += 1
+        reply = await claims.claim(
+            self._store,
+            self._session(),
+            partitions,
+            [name.marked(marker) for marker in markers],
+            [ClaimWaiter(w.owner, w.token, w.types, w.repeated) for w in waiters],
+            page_size=max(waiter.page_size for waiter in waiters),
+        )
+        for heads in reply.heads:
+            mark = marks[heads.partition, heads.queue.marker]
+            self._memory(queue, heads.partition, heads.queue.marker).learn(
+                mark, heads.ready_ms, complete=heads.complete
+            )
+        for claim in reply.claims:
+            self._deliver(waiters[claim.waiter], claim)
+        for partition, due in reply.lease_due_ms.items():
+            if claims.NO_DUE < due <= reply.now_ms:
+                self._recover_soon(partition)
+        return reply
+
+    def _groups(self) -> list[list[int]]:
+        """All partitions, as sets that one script may look into."""
+        everywhere = list(range(self._store.keys.partitions))
+        return [[partition] for partition in everywhere] if self._store.clustered else [everywhere]
+
+    async def _ask_again(self, queue: _Queue, waiters: list[Waiter]) -> None:
+        """Find the leases that these waiters' tokens may hold already (G1, H1), else claim."""
+        for waiter in waiters:
+            waiter.repeated = True
+        try:
+            for group in self._groups():
+                open_waiters = [waiter for waiter in waiters if not waiter.done.is_set()]
+                if open_waiters:
+                    await self._claim_for(queue, open_waiters, group)
+        finally:
+            for waiter in waiters:
+                waiter.repeated = False
+
+    def _deliver(self, waiter: Waiter, claim: Claim) -> None:
+        if waiter.done.is_set() or waiter not in self._queues[waiter.queue].waiters:
+            self._give_back_soon(claim, waiter.owner)
+            return
+        self._tasks += 1
+        waiter.claim = claim
+        waiter.done.set()
+
+    def _give_back_soon(self, claim: Claim, owner: str) -> None:
+        self.start_soon(self.give_back, claim, owner)
+
+    async def give_back(self, claim: Claim, owner: str) -> None:
+        """Return an undelivered task; if that fails the lease runs out by itself."""
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + 5):
+            try:
+                await claims.give_back(self._store, claim, owner)
+                self._returned += 1
+            except ConditionFailed:
+                log.debug("nothing to give back", task_id=claim.task_id)
+            except StoreError as error:
+                log.warning("could not give a task back", task_id=claim.task_id, reason=error.reason)
+
+    def _recover_soon(self, partition: int) -> None:
+        if partition not in self._recovering:
+            self._recovering.add(partition)
+            self.start_soon(self._recover_one, partition)
+
+    async def _recover_one(self, partition: int) -> None:
+        try:
+            await self._recover(partition)
+        except StoreError as error:
+            log.warning("could not recover leases", partition=partition, reason=error.reason)
+        finally:
+            self._recovering.discard(partition)
+
+    async def _probe(self, waiter: Waiter) -> Claim | None:
+        """Look once into every partition, whatever the memory says; lapsed leases count (H2)."""
+        queue = self._queues[waiter.queue]
+        queue.waiters[waiter] = None
+        try:
+            for group in self._groups():
+                for _ in range(2):
+                    if not self._may_act():
+                        raise StoreUnavailable("this node lost touch with Redis; try again or ask another node")
+                    reply = await self._claim_for(queue, [waiter], group)
+                    if waiter.claim is not None:
+                        return waiter.claim
+                    lapsed = [p for p, due in reply.lease_due_ms.items() if claims.NO_DUE < due <= reply.now_ms]
+                    if not lapsed:
+                        break
+                    for partition in lapsed:
+                        await self._recover(partition)
+            return None
+        finally:
+            queue.waiters.pop(waiter, None)
+            queue.idle_since = trio.current_time()
+
+    # -- the safety net ---------------------------------------------------------------------
+
+    async def _peek(self) -> None:
+        watched = [(name, queue) for name, queue in self._queues.items() if queue.waiters][:PEEK_QUEUES]
+        names = [name.marked(marker) for name, queue in watched for marker in sorted(queue.subscribed)]
+        for place in self._denied:
+            self._missed += 1
+            log.warning("a wake was missed", queue=place[0].queue, partition=place[1])
+        self._denied.clear()
+        for group in self._groups():
+            marks = {
+                (name, partition, marker): self._memory(queue, partition, marker).mark()
+                for name, queue in watched
+                for partition in group
+                for marker in queue.subscribed
+            }
+            try:
+                reply = await claims.peek(self._store, group, names)
+            except StoreError as error:
+                log.debug("peek failed", reason=error.reason)
+                return
+            self._on_peek(reply)
+            for heads in reply.heads:
+                self._take_peek(heads, marks)
+        for name, queue in watched:
+            self._kick(name, queue)
+
+    def _take_peek(self, heads: Heads, marks: dict[tuple[QueueId, int, str], int]) -> None:
+        name = QueueId(TaskKind(heads.queue.kind), heads.queue.namespace, heads.queue.queue)
+        queue = self._queues.get(name)
+        mark = marks.get((name, heads.partition, heads.queue.marker))
+        if queue is None or mark is None:
+            return
+        memory = self._memory(queue, heads.partition, heads.queue.marker)
+        for type_part in heads.ready_ms:
+            # The wake may still be on its way: it was missed if it is not here by the next peek.
+            if memory.denies(type_part):
+                self._denied.add((name, heads.partition, heads.queue.marker, type_part))
+        memory.learn(mark, heads.ready_ms, complete=heads.complete)
+
+
+def poll_markers(build_id: str) -> tuple[str, ...]:
+    """Markers a worker of ``build_id`` ("" for unversioned) may take tasks of (4.3)."""
+    return ("", build_id) if build_id else ("",)

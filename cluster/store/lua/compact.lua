@@ -1,0 +1,75 @@
+-- include: queues
+-- Removes what nobody needs any more from some queues, and counts what they hold.
+--
+-- KEYS[1]  any key of the partition
+-- ARGV[1]  start of the partition's keys   ARGV[2]  prefix of the cluster
+-- ARGV[3]  owner and ARGV[4] nonce of the partition lease
+-- ARGV[5]  cursor ("0" to begin)           ARGV[6]  about how many queues to look at
+-- ARGV[7]  ms without a new task after which an empty queue goes
+-- ARGV[8]  pending entries to check per queue
+--
+-- A pending entry is dead when its task is not leased under it (A6). An empty stream goes with its
+-- group, cursor and registration; enqueueing makes them anew, in this slot, so no race exists (A9).
+--
+-- Returns [next cursor ("0" at the end), dead entries removed, queues removed, counts] with counts
+-- [queue, undelivered, leased or dead, ...]; or "FENCED" (E4).
+-- oom: allow
+P, PREFIX = ARGV[1], ARGV[2]
+local held = redis.call('HMGET', P .. ':lease', 'owner', 'nonce', 'until')
+if held[1] ~= ARGV[3] or held[2] ~= ARGV[4] or tonumber(held[3]) <= now then
+  return 'FENCED'
+end
+redis.call('ZREM', P .. ':timers', '')
+
+local function bury_dead_entries(queue, stream)
+  local buried = 0
+  local pending = redis.pcall('XPENDING', stream, GROUP, '-', '+', ARGV[8])
+  if pending.err then
+    return 0
+  end
+  for _, row in ipairs(pending) do
+    local entry = redis.call('XRANGE', stream, row[1], row[1])[1]
+    local record = entry and redis.call('HMGET', P .. ':task:' .. entry[2][2], 's', 'qi')
+    if not record or record[1] ~= 'l' or record[2] ~= row[1] then
+      discard_entry(queue, row[1])
+      buried = buried + 1
+    end
+  end
+  return buried
+end
+
+local function last_added(stream)
+  local info = redis.call('XINFO', 'STREAM', stream)
+  for i = 1, #info, 2 do
+    if info[i] == 'last-generated-id' then
+      return tonumber(string.match(info[i + 1], '^%d+'))
+    end
+  end
+end
+
+local scan = redis.call('SSCAN', P .. ':queues', ARGV[5], 'COUNT', ARGV[6])
+local dead, removed, counts = 0, 0, {}
+for _, queue in ipairs(scan[2]) do
+  local stream = P .. ':q:' .. queue
+  local heads, type_part = string.match(queue, '^(.*):([^:]*)$')
+  local exists = redis.call('EXISTS', stream) == 1
+  if exists then
+    dead = dead + bury_dead_entries(queue, stream)
+  end
+  local length = redis.call('XLEN', stream)
+  local back = redis.call('ZCARD', P .. ':b:' .. queue)
+  if length == 0 and back == 0 and (not exists or now - last_added(stream) >= tonumber(ARGV[7])) then
+    redis.call('DEL', stream)
+    redis.call('HDEL', P .. ':cur', queue)
+    redis.call('SREM', P .. ':queues', queue)
+    redis.call('ZREM', P .. ':h:' .. heads, type_part)
+    removed = removed + 1
+  else
+    local pending = redis.pcall('XPENDING', stream, GROUP)
+    local leased = pending.err and 0 or pending[1]
+    counts[#counts + 1] = queue
+    counts[#counts + 1] = length - leased + back
+    counts[#counts + 1] = leased
+  end
+end
+return { scan[1], dead, removed, counts }

@@ -1,0 +1,52 @@
+-- include: base
+-- One consistent view of a run: its records, the record of its open workflow task and of one more task.
+--
+-- KEYS[1]  the run
+-- ARGV[1]  start of the partition's keys     ARGV[2]  run id
+-- ARGV[3]  task id of interest, or ""        ARGV[4]  "all" for every open item, else ""
+-- ARGV[5..] item fields to read (a:<step>, t:<step>)
+--
+-- Returns nil when there is no run, else
+--   [now, version, info, state, archived, [field, value, ...], workflow task, task of interest]
+-- with a task as [id, state, attempt, delivery, owner, leased at, expires, heartbeat at, progress] or [].
+-- oom: allow (reads only)
+local run = redis.call('HMGET', KEYS[1], 'v', 'i', 's', 'wt', 'arch')
+if not run[1] then
+  return false
+end
+P = ARGV[1]
+
+local items = {}
+if ARGV[4] == 'all' then
+  local all = redis.call('HGETALL', KEYS[1])
+  for i = 1, #all, 2 do
+    if string.match(all[i], '^[at]:') then
+      items[#items + 1] = all[i]
+      items[#items + 1] = all[i + 1]
+    end
+  end
+elseif #ARGV > 4 then
+  local names = { unpack(ARGV, 5) }
+  for i, value in ipairs(redis.call('HMGET', KEYS[1], unpack(names))) do
+    if value then
+      items[#items + 1] = names[i]
+      items[#items + 1] = value
+    end
+  end
+end
+
+local function task(id)
+  local r = redis.call('HMGET', P .. ':task:' .. id, 's', 'n', 'd', 'o', 'la', 'x', 'hb', 'pg')
+  if not r[1] then
+    return {}
+  end
+  table.insert(r, 1, id)
+  for i = 1, 9 do
+    r[i] = r[i] or ''
+  end
+  return r
+end
+
+local workflow_task = run[4] and run[4] ~= '' and task(ARGV[2] .. '-' .. run[4]) or {}
+local other = ARGV[3] ~= '' and task(ARGV[3]) or {}
+return { text(now), run[1], run[2], run[3], run[5] or '', items, workflow_task, other }

@@ -1,0 +1,1 @@
+"""Keeping partitions in order: what is due, heads, dead entries, counts."""

@@ -1,0 +1,98 @@
+"""Does what is due in a partition: fires timers, ends lapsed leases, works off chunks.
+
+Every piece is a conditional commit, so any node may do it at any time (B4): the holder does it
+when it is due, everybody when it is overdue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+import structlog
+import trio
+
+from cluster.errors import HeadraceError
+from cluster.store.store import Store
+from cluster.store.transaction import Transaction
+from cluster.workflows.engine import Engine
+
+log = structlog.get_logger(__name__)
+
+BATCH: Final = 100
+"""Most timers and most leases fetched at once."""
+PARALLEL: Final = 16
+"""Decisions in flight at once for one partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class DueReport:
+    """``done`` pieces were handled; ``next_due_ms`` is the earliest one left, None when none waits."""
+
+    now_ms: int
+    done: int
+    next_due_ms: int | None
+
+
+class DueWork:
+    """Shared by the housekeepers of a node and by its polls."""
+
+    def __init__(self, store: Store, engine: Engine) -> None:
+        self._store = store
+        self._engine = engine
+        self.timers_fired = 0
+        self.leases_lapsed = 0
+        self.failures = 0
+
+    async def run(self, partition: int) -> DueReport:
+        """Do everything that is due now, at most BATCH of each kind. Raises StoreError."""
+        keys = self._store.keys
+        now, timers, leases, work, next_due = await self._store.run(
+            "due", [keys.touch(partition)], [keys.base(partition), BATCH], idempotent=True
+        )
+        now_ms = int(now)
+        due = [(timers[i].decode(), int(float(timers[i + 1]))) for i in range(0, len(timers), 2)]
+        async with trio.open_nursery() as nursery:
+            limit = trio.CapacityLimiter(PARALLEL)
+            for timer, due_ms in due:
+                nursery.start_soon(self._fire, limit, timer, due_ms)
+            for task_id in leases:
+                nursery.start_soon(self._lapse, limit, task_id.decode())
+            if work is not None:
+                await self._work_off(partition, work)
+        full = len(due) == BATCH or len(leases) == BATCH or work is not None
+        following = now_ms if full else int(next_due)
+        return DueReport(now_ms, len(due) + len(leases), following if following >= 0 else None)
+
+    async def recover_leases(self, partition: int) -> DueReport:
+        """The same, under the name a poll knows it by."""
+        return await self.run(partition)
+
+    async def _fire(self, limit: trio.CapacityLimiter, timer: str, due_ms: int) -> None:
+        async with limit:
+            try:
+                await self._engine.timer_due(timer, due_ms)
+                self.timers_fired += 1
+            except HeadraceError as error:
+                self._failed("timer", timer, error)
+
+    async def _lapse(self, limit: trio.CapacityLimiter, task_id: str) -> None:
+        async with limit:
+            try:
+                await self._engine.lease_lapsed(task_id)
+                self.leases_lapsed += 1
+            except HeadraceError as error:
+                self._failed("lease", task_id, error)
+
+    def _failed(self, kind: str, name: str, error: HeadraceError) -> None:
+        # One run that cannot be advanced must not hold up the others; it is tried again later.
+        self.failures += 1
+        log.warning("could not do what is due", kind=kind, name=name, reason=error.reason, error=str(error))
+
+    async def _work_off(self, partition: int, item: bytes) -> None:
+        tx = Transaction(partition, frees=True)
+        for task_id in orjson.loads(item)["drop"]:
+            tx.drop(task_id)
+        tx.redis("LREM", self._store.keys.work(partition), 1, item)
+        await self._store.commit(tx)

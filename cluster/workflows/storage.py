@@ -1,0 +1,213 @@
+"""How runs lie in the store, and what a node remembers of them.
+
+Run hash (``keys.run``): ``v`` version, ``i`` info, ``s`` state, ``a:<step>``/``t:<step>`` open
+items, ``wt`` the open workflow task ("w3" or ""), ``c`` status once closed, ``rids`` the last
+request ids, ``arch`` set when archived, and ``wid``, ``bk``, ``type`` for listings.
+
+The cache saves the read before a decision when this node saw the run last. It is only a guess:
+every commit is conditional on the version and on the task records it assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import orjson
+from cachetools import LRUCache
+
+from cluster.ids import partition_of_run
+from cluster.queues.claims import Claim
+from cluster.store.store import Store
+from cluster.workflows.records import ActivityState, Lease, Run, RunInfo, RunState, TimerState
+
+CACHE_BYTES = 32 * 1024 * 1024
+CACHED_LEASES = 16_384
+
+_encoder = msgspec.msgpack.Encoder()
+_info = msgspec.msgpack.Decoder(RunInfo)
+_state = msgspec.msgpack.Decoder(RunState)
+_activity = msgspec.msgpack.Decoder(ActivityState)
+_timer = msgspec.msgpack.Decoder(TimerState)
+
+encode_record = _encoder.encode
+decode_info = _info.decode
+decode_state = _state.decode
+
+
+def item_field(kind: str, step: int) -> str:
+    """Field of an open item: ``kind`` is "a" for an activity, "t" for a timer."""
+    return f"{kind}:{step}"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A run as one moment showed it.
+
+    ``workflow_task`` is the record of its open workflow task, ``task`` of the task of interest
+    (state "" when there is none). ``whole`` says that every open item is present.
+    """
+
+    run: Run
+    workflow_task: Lease
+    task: Lease
+    whole: bool
+    archived: bool = False
+    now_ms: int = 0
+    cached: bool = False
+
+
+def _lease(row: Sequence[bytes], task_id: str) -> Lease:
+    if not row:
+        return Lease(task_id=task_id, state="")
+    _, state, attempt, delivery, owner, leased, expires, heartbeat, progress = row
+    return Lease(
+        task_id=task_id,
+        state=state.decode(),
+        attempt=int(attempt),
+        delivery=int(delivery),
+        owner=owner.decode(),
+        leased_at_ms=int(leased or 0),
+        expires_at_ms=int(expires or 0),
+        heartbeat_at_ms=int(heartbeat or 0),
+        progress=orjson.loads(progress) if progress else None,
+    )
+
+
+async def load(
+    store: Store, run_id: str, *, task_id: str = "", fields: Iterable[str] = (), whole: bool = False
+) -> Snapshot | None:
+    """Read a run from the store, or None when there is none (or the id is no run id)."""
+    partition = partition_of_run(run_id)
+    if partition is None or partition >= store.keys.partitions:
+        return None
+    reply = await store.run(
+        "load",
+        [store.keys.run(partition, run_id)],
+        [store.keys.base(partition), run_id, task_id, "all" if whole else "", *fields],
+        idempotent=True,
+    )
+    if reply is None:
+        return None
+    now, version, info, state, archived, items, workflow_task, task = reply
+    activities: dict[int, ActivityState] = {}
+    timers: dict[int, TimerState] = {}
+    for name, value in zip(items[::2], items[1::2], strict=True):
+        kind, _, step = name.decode().partition(":")
+        if kind == "a":
+            activities[int(step)] = _activity.decode(value)
+        else:
+            timers[int(step)] = _timer.decode(value)
+    run = Run(
+        info=_info.decode(info),
+        state=_state.decode(state),
+        version=int(version),
+        activities=activities,
+        timers=timers,
+    )
+    open_task = f"{run_id}-w{run.state.task_index}"
+    return Snapshot(
+        run=run,
+        workflow_task=_lease(workflow_task, open_task),
+        task=_lease(task, task_id),
+        whole=whole or len(activities) + len(timers) == len(run.state.activities) + len(run.state.timers),
+        archived=bool(archived),
+        now_ms=int(now),
+    )
+
+
+@dataclass(slots=True)
+class _Cached:
+    run: Run
+    size: int = field(default=0)
+
+
+class RunCache:
+    """Runs and leases this node handled last."""
+
+    def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
+        self._runs: LRUCache[str, _Cached] = LRUCache(max_bytes, getsizeof=lambda cached: cached.size)
+        self._leases: LRUCache[str, Lease] = LRUCache(CACHED_LEASES)
+
+    def learn_claim(self, claim: Claim, owner: str, info: RunInfo, state: RunState, version: int) -> None:
+        """A workflow task was handed out here, with these records of its run."""
+        known = self._runs.get(info.run_id)
+        if known is None or known.run.version != version:
+            self._put(Run(info=info, state=state, version=version), len(claim.extra[1]) + len(claim.extra[2]))
+        self._put_lease(claim, owner)
+
+    def learn_activity_claim(self, claim: Claim, owner: str) -> None:
+        self._put_lease(claim, owner)
+
+    def _put_lease(self, claim: Claim, owner: str) -> None:
+        self._leases[claim.task_id] = Lease(
+            task_id=claim.task_id,
+            state="l",
+            attempt=claim.attempt,
+            delivery=claim.delivery,
+            owner=owner,
+            leased_at_ms=claim.leased_at_ms,
+            expires_at_ms=claim.expires_at_ms,
+        )
+
+    def _put(self, run: Run, size: int) -> None:
+        run_id = run.info.run_id
+        self._runs.pop(run_id, None)
+        if size < self._runs.maxsize:
+            self._runs[run_id] = _Cached(run, size)
+
+    def learn_commit(self, run: Run, size: int) -> None:
+        """This node committed ``run`` (its items are those it knew plus what it changed)."""
+        if run.state.status.closed:
+            self._runs.pop(run.info.run_id, None)
+        else:
+            self._put(run, size)
+
+    def forget(self, run_id: str, task_id: str = "") -> None:
+        self._runs.pop(run_id, None)
+        self._leases.pop(task_id, None)
+
+    def forget_lease(self, task_id: str) -> None:
+        self._leases.pop(task_id, None)
+
+    def guess(
+        self, run_id: str, *, task_id: str = "", fields: Iterable[str] = (), whole: bool = False
+    ) -> Snapshot | None:
+        """What a read would probably show, or None when this node does not know enough."""
+        cached = self._runs.get(run_id)
+        if cached is None:
+            return None
+        run = cached.run
+        have: set[str] = {item_field("a", s) for s in run.activities} | {item_field("t", s) for s in run.timers}
+        open_items = len(run.state.activities) + len(run.state.timers)
+        complete = len(have) == open_items
+        if (whole and not complete) or not have.issuperset(fields):
+            return None
+        task = self._leases.get(task_id, Lease(task_id=task_id, state=""))
+        if task_id and not task.state:
+            return None
+        open_id = f"{run_id}-w{run.state.task_index}"
+        state = "" if not run.state.task_open or run.state.task_waiting else "r"
+        workflow_task = self._leases.get(open_id, Lease(task_id=open_id, state=state)) if state else Lease(
+            task_id=open_id, state=""
+        )
+        return Snapshot(run, workflow_task, task, whole=complete, cached=True)
+
+
+def changed_run(run: Run, state: RunState, activities: dict[int, Any], timers: dict[int, Any]) -> Run:
+    """``run`` after a commit: next version, changed items in, ended items out."""
+    return msgspec.structs.replace(
+        run,
+        state=state,
+        version=run.version + 1,
+        activities=_merged(run.activities, activities),
+        timers=_merged(run.timers, timers),
+    )
+
+
+def _merged(old: dict[int, Any], changes: dict[int, Any]) -> dict[int, Any]:
+    merged = {**old, **changes}
+    return {step: item for step, item in merged.items() if item is not None}
+
