@@ -1,0 +1,94 @@
+"""The Quart application: converts between ASGI and the pipeline, and reads bodies safely.
+
+A body has to arrive within ``BODY_SECONDS`` and not slower than ``BODY_BYTES_PER_SECOND`` (after a
+grace period), and is refused before it is read when it is declared too large. While a handler waits
+(a parked poll), the connection is watched: a client that leaves cancels it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol, cast
+
+import trio
+from hypercorn.typing import HTTPScope
+from quart import Response as QuartResponse
+from quart import request as current
+from quart_trio import QuartTrio
+from werkzeug.datastructures import Headers
+from werkzeug.exceptions import RequestEntityTooLarge
+
+from cluster.errors import Refused
+from nodes.api import guards
+from nodes.api.messages import Request, Response
+
+BODY_SECONDS: Final = 10.0
+BODY_GRACE_SECONDS: Final = 2.0
+BODY_BYTES_PER_SECOND: Final = 1024
+
+
+class Answering(Protocol):
+    """The pipeline, as the application needs it."""
+
+    async def handle(self, request: Request) -> Response: ...
+
+    def refuse(self, request: Request, refusal: Refused) -> Response: ...
+
+
+def create_app(pipeline: Answering, max_body_bytes: int) -> QuartTrio:
+    """An ASGI application that answers every request through ``pipeline``."""
+    app = QuartTrio("headrace")
+    app.config["RESPONSE_TIMEOUT"] = None
+    app.config["BODY_TIMEOUT"] = None
+    app.config["MAX_CONTENT_LENGTH"] = max_body_bytes
+
+    # Before routing, because Quart's own routes and redirects must never answer: the pipeline's
+    # table is the only one.
+    @app.before_request
+    async def answer() -> QuartResponse:
+        scope = cast(HTTPScope, current.scope)
+        head = Request(
+            scope["method"],
+            scope.get("raw_path", b"") or scope["path"].encode(),
+            scope["query_string"],
+            tuple(scope["headers"]),
+        )
+        try:
+            body = await _read_body(head, max_body_bytes)
+        except Refused as refusal:
+            response = pipeline.refuse(head, refusal)
+            # The rest of the body was not read, so nothing else can follow on this connection.
+            response.headers.append((b"connection", b"close"))
+            return _convert(response)
+        return _convert(
+            await pipeline.handle(Request(head.method, head.raw_path, head.query_string, head.headers, body))
+        )
+
+    return app
+
+
+async def _read_body(head: Request, limit: int) -> bytes:
+    if (head.content_length or 0) > limit:
+        raise guards.too_large(limit)
+    body = bytearray()
+    began = trio.current_time()
+    try:
+        with trio.CancelScope(deadline=began + BODY_GRACE_SECONDS) as scope:
+            async for chunk in current.body:
+                body += chunk
+                if len(body) > limit:
+                    raise guards.too_large(limit)
+                earned = BODY_GRACE_SECONDS + len(body) / BODY_BYTES_PER_SECOND
+                scope.deadline = began + min(BODY_SECONDS, earned)
+    except RequestEntityTooLarge:
+        raise guards.too_large(limit) from None
+    if scope.cancelled_caught:
+        raise Refused("request_timeout", "The request body arrived too slowly.", status=408)
+    return bytes(body)
+
+
+def _convert(response: Response) -> QuartResponse:
+    headers = Headers([(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers])
+    converted = QuartResponse(response.body, response.status, headers)
+    if response.status == 204:
+        converted.headers.pop("content-type", None)
+    return converted

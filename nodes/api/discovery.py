@@ -1,0 +1,269 @@
+"""Health, readiness, and what this server says it can do.
+
+Only what works is advertised: clients switch behaviour on by it (sdk-wire 1.5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any, Final
+
+import trio
+from ulid import ULID
+
+from cluster.errors import StoreError
+from cluster.settings.schema import AuthDriver, Settings
+from cluster.times import iso_seconds
+from cluster.workers import RECEIPT_SECONDS
+from nodes.api import compression
+from nodes.api.auth import credentials
+from nodes.api.call import Call
+from nodes.api.ports import NodePort
+from nodes.api.routes import Reply
+from nodes.api.versions import CONTROL_VERSION, WORKER_VERSION
+
+HISTORY_COMPRESSION_THRESHOLD: Final = 50
+PROBE_SECONDS: Final = 2.0
+"""Longest time a health or readiness check waits for the store."""
+
+WORKFLOW_TASK_COMMANDS: Final = (
+    "complete_workflow",
+    "fail_workflow",
+    "schedule_activity",
+    "start_timer",
+    "record_side_effect",
+    "record_version_marker",
+)
+"""What ``cluster.workflows.commands.normalise`` accepts, terminal commands first."""
+
+_AUTH_COMPOSITION: Final[Mapping[str, Any]] = {
+    "schema": "durable-workflow.v2.auth-composition.contract",
+    "version": 1,
+    "precedence": {
+        "connection_values": ["flag", "environment", "profile", "default"],
+        "profile_selection": ["flag_env", "DW_ENV", "default"],
+    },
+    "canonical_environment": {
+        "server_url": "DURABLE_WORKFLOW_SERVER_URL",
+        "namespace": "DURABLE_WORKFLOW_NAMESPACE",
+        "auth_token": "DURABLE_WORKFLOW_AUTH_TOKEN",
+        "tls_verify": "DURABLE_WORKFLOW_TLS_VERIFY",
+        "profile": "DW_ENV",
+    },
+    "auth_material": {
+        "token": {"status": "supported", "effective_config_value": "redacted"},
+        "mtls": {"status": "reserved"},
+        "signed_headers": {"status": "reserved"},
+    },
+    "effective_config": {
+        "required_fields": ["server_url", "namespace", "profile", "auth", "tls", "identity"]
+    },
+    "redaction": {"never_echo": ["bearer_tokens", "private_keys", "raw_authorization_headers"]},
+}
+
+_REQUEST_CONTRACT: Final[Mapping[str, Any]] = {
+    "schema": "durable-workflow.v2.control-plane-request.contract",
+    "version": 1,
+    "operations": {
+        "list": {"fields": {"status": {"canonical_values": ["running", "completed", "failed"]}}},
+        "start": {
+            "fields": {"duplicate_policy": {"canonical_values": ["fail", "use-existing"]}},
+            "rejected_fields": [
+                "workflow_execution_timeout",
+                "workflow_run_timeout",
+                "workflow_task_timeout",
+                "retry_policy",
+                "idempotency_key",
+                "request_id",
+            ],
+        },
+    },
+}
+
+
+def _encodings(settings: Settings) -> list[str]:
+    return list(compression.ENCODINGS) if settings.compression_enabled else []
+
+
+def server_capabilities(settings: Settings) -> dict[str, Any]:
+    """The ``server_capabilities`` object of the worker plane (server-behaviour 1.5)."""
+    return {
+        "long_poll_timeout": settings.worker_poll_timeout,
+        "supported_workflow_task_commands": list(WORKFLOW_TASK_COMMANDS),
+        "workflow_task_poll_request_idempotency": True,
+        "history_page_size_default": settings.history_page_size_default,
+        "history_page_size_max": settings.history_page_size_max,
+        "query_tasks": False,
+        "poll_status": True,
+        "activity_retry_policy": True,
+        "activity_timeouts": True,
+        "child_workflow_retry_policy": False,
+        "child_workflow_timeouts": False,
+        "parent_close_policy": False,
+        "non_retryable_failures": True,
+        "response_compression": _encodings(settings),
+        "history_compression": {
+            "supported_encodings": list(compression.ENCODINGS),
+            "compression_threshold": HISTORY_COMPRESSION_THRESHOLD,
+        },
+        "worker_deregistration_fencing": {
+            "supported": True,
+            "schema": "durable-workflow.v2.worker-deregistration.v1",
+            "endpoint": "/worker/registrations/{workerId}/deregister",
+            "receipt_retention_seconds": RECEIPT_SECONDS,
+        },
+    }
+
+
+def _client_compatibility() -> dict[str, Any]:
+    return {
+        "schema": "durable-workflow.v2.client-compatibility",
+        "version": 1,
+        "authority": "protocol_manifests",
+        "top_level_version_role": "informational",
+        "fail_closed": True,
+        "required_protocols": {"control_plane": CONTROL_VERSION, "worker_protocol": WORKER_VERSION},
+        "clients": {
+            "cli": {"supported_versions": ">=0.1,<3.0"},
+            "sdk-python": {"supported_versions": ">=0.4,<3.0"},
+        },
+    }
+
+
+async def cluster_info(call: Call) -> Reply:
+    """``GET /api/cluster/info``."""
+    settings = call.node.settings
+    capabilities = server_capabilities(settings)
+    return Reply(
+        {
+            "server_id": settings.server_id,
+            "version": version("headrace"),
+            "default_namespace": settings.default_namespace.lower(),
+            "capabilities": {
+                "workflow_tasks": True,
+                "activity_tasks": True,
+                "activity_timeouts": True,
+                "activity_retry_policy": True,
+                "non_retryable_failures": True,
+                "history_retention": True,
+                "payload_codec_envelope": True,
+                "payload_codec_envelope_responses": True,
+                "payload_codecs": ["avro"],
+                "response_compression": _encodings(settings),
+            },
+            "limits": {
+                "max_payload_bytes": settings.max_payload_bytes,
+                "max_memo_bytes": settings.max_memo_bytes,
+                "max_search_attributes": settings.max_search_attributes,
+                "max_search_attribute_key_length": settings.max_search_attribute_key_length,
+                "max_search_attribute_value_bytes": settings.max_search_attribute_value_bytes,
+                "max_operation_name_length": settings.max_operation_name_length,
+                "max_pending_activities": settings.max_pending_activities,
+                "max_pending_children": settings.max_pending_children,
+            },
+            "client_compatibility": _client_compatibility(),
+            "auth_composition_contract": _AUTH_COMPOSITION,
+            "control_plane": {
+                "version": CONTROL_VERSION,
+                "header": "X-Durable-Workflow-Control-Plane-Version",
+                "request_contract": _REQUEST_CONTRACT,
+            },
+            "worker_protocol": {
+                "version": WORKER_VERSION,
+                "header": "X-Durable-Workflow-Protocol-Version",
+                "server_capabilities": capabilities,
+            },
+        }
+    )
+
+
+async def health(call: Call) -> Reply:
+    """``GET /api/health``: whether this process serves and sees its store."""
+    ok = await _database(call.node) != "unavailable"
+    return Reply(
+        {
+            "status": "serving" if ok else "degraded",
+            "timestamp": iso_seconds(call.node.clock.now_ms()),
+            "checks": {"database": "ok" if ok else "unavailable"},
+        },
+        200 if ok else 503,
+    )
+
+
+async def ready(call: Call) -> Reply:
+    """``GET /api/ready``: whether requests should be sent to this node."""
+    node = call.node
+    database = await _database(node)
+    checks: dict[str, dict[str, Any]] = {
+        "database": {"status": "ok" if database != "unavailable" else database},
+        "migrations": {"status": database},
+        "default_namespace": await _default_namespace(node),
+        "cache": {"status": await _probe(node), "store": "redis"},
+        "auth": _auth(node.settings),
+    }
+    if database == "missing":
+        checks["migrations"]["remediation"] = "Start a node, or run the bootstrap command."
+    ok = all(check["status"] == "ok" for check in checks.values())
+    return Reply(
+        {
+            "status": "ready" if ok else "not_ready",
+            "timestamp": iso_seconds(node.clock.now_ms()),
+            "checks": checks,
+        },
+        200 if ok else 503,
+    )
+
+
+async def _database(node: NodePort) -> str:
+    """``ok``, ``missing`` (the store was never bootstrapped) or ``unavailable``."""
+    with trio.move_on_after(PROBE_SECONDS):
+        try:
+            found = await node.store.call("EXISTS", node.store.keys.cluster(), idempotent=True)
+        except StoreError:
+            return "unavailable"
+        return "ok" if found else "missing"
+    return "unavailable"
+
+
+async def _default_namespace(node: NodePort) -> dict[str, Any]:
+    name = node.settings.default_namespace.lower()
+    with trio.move_on_after(PROBE_SECONDS):
+        try:
+            found = await node.namespaces.get(name)
+        except StoreError:
+            return {"status": "unavailable", "namespace": name}
+        if found is not None:
+            return {"status": "ok", "namespace": name}
+        return {
+            "status": "missing",
+            "namespace": name,
+            "remediation": "Create the namespace, or correct DW_DEFAULT_NAMESPACE.",
+        }
+    return {"status": "unavailable", "namespace": name}
+
+
+async def _probe(node: NodePort) -> str:
+    """Write, read and delete a random key."""
+    key = node.store.keys.probe(str(ULID()))
+    with trio.move_on_after(PROBE_SECONDS):
+        try:
+            await node.store.call("SET", key, "1", "EX", 10, idempotent=True)
+            seen = await node.store.call("GET", key, idempotent=True)
+            await node.store.call("DEL", key, idempotent=True)
+        except StoreError:
+            return "unavailable"
+        return "ok" if seen == b"1" else "invalid"
+    return "unavailable"
+
+
+def _auth(settings: Settings) -> dict[str, Any]:
+    driver = settings.auth_driver
+    if driver is AuthDriver.NONE or credentials(settings).usable:
+        return {"status": "ok", "driver": driver.value}
+    name = "DW_SIGNATURE_KEY" if driver is AuthDriver.SIGNATURE else "DW_AUTH_TOKEN"
+    return {
+        "status": "missing",
+        "driver": driver.value,
+        "remediation": f"Set {name} or the keys of the single roles.",
+    }

@@ -1,0 +1,62 @@
+"""Reading and writing JSON bodies.
+
+orjson already refuses NaN, infinities, lone surrogates and bad UTF-8. Added here: duplicate
+keys, nesting deeper than ``MAX_DEPTH`` and integers that do not fit into 64 bits, all of which
+two readers could understand differently.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import orjson
+
+MAX_DEPTH: Final = 64
+_MIN_INTEGER: Final = -(1 << 63)
+_MAX_INTEGER: Final = (1 << 63) - 1
+
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_LONG_INTEGER = re.compile(rb"(?<![0-9.eE+])-?[0-9]{19,}(?![0-9.eE])")
+
+
+class DocumentError(ValueError):
+    """The bytes are no JSON that every reader understands alike; the text says why."""
+
+
+def read(body: bytes) -> Any:
+    """The JSON value of ``body``. Raises DocumentError."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise DocumentError(str(error)) from None
+    skeleton = _STRING.sub(b"", body)
+    for match in _LONG_INTEGER.finditer(skeleton):
+        if not _MIN_INTEGER <= int(match[0]) <= _MAX_INTEGER:
+            raise DocumentError("integer does not fit into 64 bits")
+    if _count_keys(value) != skeleton.count(b":"):
+        raise DocumentError("duplicate key in an object")
+    return value
+
+
+def _count_keys(value: Any) -> int:
+    """Keys of all objects in ``value``; raises DocumentError when it is nested too deeply."""
+    keys = 0
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                keys += len(item)
+                below.extend(child for child in item.values() if isinstance(child, dict | list))
+            elif isinstance(item, list):
+                below.extend(child for child in item if isinstance(child, dict | list))
+        if not below:
+            return keys
+        level = below
+    raise DocumentError(f"nested deeper than {MAX_DEPTH} levels")
+
+
+def write(value: Any) -> bytes:
+    """``value`` as compact JSON; ``orjson.Fragment`` members are copied as they are."""
+    return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)

@@ -1,0 +1,51 @@
+"""Requests and responses without a web framework."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One HTTP request, body included.
+
+    ``raw_path`` is the path as it stood on the wire (percent-encoded, no query); ``headers`` have
+    lower-case names.
+    """
+
+    method: str
+    raw_path: bytes
+    query_string: bytes
+    headers: Headers
+    body: bytes = b""
+
+    def header(self, name: bytes) -> str | None:
+        """The value of a header that must not be repeated: None when absent *or* ambiguous."""
+        found = [value for key, value in self.headers if key == name]
+        return found[0].decode("utf-8", "replace").strip() if len(found) == 1 else None
+
+    def header_list(self, name: bytes) -> str:
+        """All values of a list header, joined by commas; "" when absent."""
+        return ",".join(value.decode("latin-1") for key, value in self.headers if key == name)
+
+    @property
+    def content_length(self) -> int | None:
+        """The declared body length, or None when it is absent or no number."""
+        value = self.header(b"content-length")
+        return int(value) if value is not None and value.isascii() and value.isdigit() else None
+
+
+@dataclass(slots=True)
+class Response:
+    """One HTTP response."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    body: bytes = b""
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first value of a header, or None."""
+        return next((value for key, value in self.headers if key == name), None)

@@ -1,0 +1,125 @@
+"""Prometheus metrics of one node.
+
+Labels have bounded values: route templates, status classes, task kinds, poll results. Nothing a
+tenant can name is a label. ``/metrics`` needs no credentials, like ``/api/health``; keep it off
+public addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from importlib.metadata import version
+from typing import Any, Final, Protocol
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from cluster.ids import TaskKind
+from cluster.queues.model import PollStatus
+
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST.encode()
+_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_KINDS: Final = {TaskKind.WORKFLOW: "workflow", TaskKind.ACTIVITY: "activity"}
+
+
+class Observed(Protocol):
+    """What the gauges read when they are scraped."""
+
+    @property
+    def polls(self) -> Any: ...
+    @property
+    def store(self) -> Any: ...
+    @property
+    def membership(self) -> Any: ...
+
+
+class Metrics:
+    """Counts what the routes do; reads the node's own counters when scraped."""
+
+    def __init__(self, node: Observed) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "headrace_http_requests",
+            "HTTP requests answered",
+            ("route", "status"),
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            "headrace_http_request_seconds",
+            "Time from a request's last byte to its answer; polls wait on purpose",
+            ("route",),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._polls = Counter("headrace_polls", "Polls answered", ("kind", "status"), registry=self.registry)
+        self._tasks = Counter(
+            "headrace_tasks",
+            "Tasks leased to workers, and outcomes they reported",
+            ("kind", "outcome"),
+            registry=self.registry,
+        )
+        build = Gauge("headrace_build_info", "Always 1", ("version",), registry=self.registry)
+        build.labels(version("headrace")).set(1)
+        self.registry.register(_NodeCollector(node))
+
+    def request(self, route: str, status: int, seconds: float) -> None:
+        """A request to a route template was answered after ``seconds``."""
+        self._requests.labels(route, f"{status // 100}xx").inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def poll(self, kind: TaskKind, status: PollStatus) -> None:
+        """A poll ended."""
+        self._polls.labels(_KINDS[kind], status.value).inc()
+        if status is PollStatus.LEASED:
+            self.task(kind, "leased")
+
+    def task(self, kind: TaskKind, outcome: str) -> None:
+        """A task was ``leased``, ``completed`` or ``failed``."""
+        self._tasks.labels(_KINDS[kind], outcome).inc()
+
+    def render(self) -> bytes:
+        """The text a scraper gets."""
+        return generate_latest(self.registry)
+
+
+class _NodeCollector(Collector):
+    """Turns the frozen statistics of the node's parts into samples at scrape time."""
+
+    def __init__(self, node: Observed) -> None:
+        self._node = node
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        node = self._node
+        store = node.store.statistics()
+        pipe, pubsub = store.pipe, store.pubsub
+        yield GaugeMetricFamily("headrace_polls_parked", "Polls waiting on this node", node.polls.parked)
+        yield GaugeMetricFamily(
+            "headrace_partitions_owned",
+            "Partitions this node keeps house for",
+            len(node.membership.held),
+        )
+        for name, text, value in (
+            ("headrace_store_commands", "Redis commands sent", pipe.commands),
+            ("headrace_store_round_trips", "Batches sent to Redis", pipe.round_trips),
+            (
+                "headrace_store_lost_connections",
+                "Connections to Redis that broke",
+                pipe.lost_connections,
+            ),
+            ("headrace_pubsub_lost_connections", "Subscriptions that broke", pubsub.lost_connections),
+            ("headrace_store_ambiguous", "Redis commands whose reply was lost", pipe.ambiguous),
+            ("headrace_commits", "Transactions sent to Redis", store.commits),
+        ):
+            yield CounterMetricFamily(name, text, value)

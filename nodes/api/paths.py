@@ -1,0 +1,44 @@
+"""Decoding of paths and query strings: percent-decoded once, strict UTF-8, no guessing."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote_to_bytes
+
+from cluster.errors import Refused
+
+_BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+MAX_QUERY_FIELDS = 64
+
+
+def _decode(part: bytes, where: str) -> str:
+    try:
+        if _BAD_ESCAPE.search(part):
+            raise ValueError
+        return unquote_to_bytes(part).decode("utf-8")
+    except ValueError:
+        raise Refused(
+            "malformed_request", f"The {where} is not valid percent-encoded UTF-8.", status=400
+        ) from None
+
+
+def split_path(raw_path: bytes) -> tuple[str, ...]:
+    """The decoded segments of a path; an encoded slash stays inside its segment.
+
+    One trailing slash is ignored. Raises Refused (400) for a malformed escape or bad UTF-8.
+    """
+    path = raw_path[1:] if raw_path.startswith(b"/") else raw_path
+    if path.endswith(b"/"):
+        path = path[:-1]
+    return tuple(_decode(part, "path") for part in path.split(b"/"))
+
+
+def parse_query(query_string: bytes) -> dict[str, str]:
+    """Query fields; the last of repeated ones counts. Raises Refused (400) when malformed."""
+    fields: dict[str, str] = {}
+    for count, pair in enumerate(filter(None, query_string.split(b"&"))):
+        if count >= MAX_QUERY_FIELDS:
+            raise Refused("malformed_request", "The query string has too many fields.", status=400)
+        name, _, value = pair.replace(b"+", b" ").partition(b"=")
+        fields[_decode(name, "query string")] = _decode(value, "query string")
+    return fields

@@ -1,0 +1,234 @@
+"""The way of a request, in the order clients rely on (server-behaviour 1.1).
+
+body guards, authentication, role, version, namespace, handler, compression. A caller with the
+wrong role therefore never learns whether a namespace exists. Nothing here knows a web framework.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from cluster.errors import Refused, StoreError, StoreRefused, ValidationFailed
+from nodes.api import compression, guards
+from nodes.api.auth import Principal, authenticator, authorize
+from nodes.api.call import Call
+from nodes.api.discovery import server_capabilities
+from nodes.api.envelopes import Envelopes, plane_of
+from nodes.api.messages import Request, Response
+from nodes.api.metrics import Metrics
+from nodes.api.paths import parse_query, split_path
+from nodes.api.ports import NodePort
+from nodes.api.routes import Match, Plane, Reply, Router
+from nodes.api.table import ROUTES
+from nodes.api.versions import check_version
+
+RETRY_AFTER_SECONDS: Final = 1
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Exchange:
+    """What is known so far about a request; decides the shape of an error."""
+
+    request: Request
+    plane: Plane = Plane.CONTROL
+    match: Match = field(default_factory=lambda: Match(None))
+    problem: Refused | None = None
+    text_key: str = "message"
+    """Name of the error text: worker routes call it ``error`` from the version check on."""
+
+    @property
+    def operation(self) -> str | None:
+        return self.match.route.operation if self.match.route else None
+
+    @property
+    def template(self) -> str:
+        return self.match.route.template if self.match.route else "unmatched"
+
+
+class Pipeline:
+    """Answers requests for one node."""
+
+    def __init__(self, node: NodePort, metrics: Metrics, router: Router | None = None) -> None:
+        self._node = node
+        self._metrics = metrics
+        self._router = router or Router(ROUTES)
+        self._authenticator = authenticator(node.settings)
+        self._envelopes = Envelopes(server_capabilities(node.settings))
+        self._operations = frozenset(route.operation for route in self._router.routes if route.operation)
+
+    async def handle(self, request: Request) -> Response:
+        """The response to ``request``. Raises nothing but cancellation."""
+        began = time.perf_counter()
+        exchange = self._locate(request)
+        try:
+            response = await self._answer(exchange)
+        except Refused as refusal:
+            response = self._refusal(exchange, refusal)
+        except StoreError as error:
+            response = self._store_error(exchange, error)
+        except Exception as error:
+            response = self._unexpected(exchange, error)
+        if self._node.settings.compression_enabled:
+            compression.apply(request, response)
+        if request.method == "HEAD":
+            response.headers.append((b"content-length", str(len(response.body)).encode()))
+            response.body = b""
+        self._metrics.request(exchange.template, response.status, time.perf_counter() - began)
+        return response
+
+    def refuse(self, request: Request, refusal: Refused) -> Response:
+        """The response to a request that the transport gave up on (too large, too slow)."""
+        exchange = self._locate(request)
+        self._metrics.request(exchange.template, refusal.status, 0.0)
+        return self._refusal(exchange, refusal)
+
+    # -- stages -----------------------------------------------------------------------------
+
+    def _locate(self, request: Request) -> Exchange:
+        try:
+            segments = split_path(request.raw_path)
+        except Refused as problem:
+            plane = Plane.WORKER if request.raw_path.startswith(b"/api/worker/") else Plane.CONTROL
+            return Exchange(request, plane, problem=problem)
+        return Exchange(request, plane_of(segments), self._router.match(request.method, segments))
+
+    async def _answer(self, exchange: Exchange) -> Response:
+        request, route = exchange.request, exchange.match.route
+        if exchange.problem is not None:
+            raise exchange.problem
+        document = guards.read_body(request, self._node.settings.max_payload_bytes)
+        if route is None:
+            return self._unrouted(exchange)
+        principal: Principal | None = None
+        if not route.public:
+            principal = self._authenticator.authenticate(request)
+            authorize(principal, route)
+        if route.versioned:
+            self._say(exchange, "error")
+            check_version(exchange.plane, request)
+            self._say(exchange, "message")
+        query = parse_query(request.query_string)
+        namespace = self._namespace(request, query)
+        if route.scoped and await self._node.namespaces.get(namespace) is None:
+            raise Refused(
+                "namespace_not_found",
+                f"Namespace [{namespace}] does not exist.",
+                status=404,
+                namespace=namespace,
+                remediation="Create the namespace, or correct X-Namespace.",
+            )
+        self._say(exchange, "error")
+        reply = await route.handler(
+            Call(
+                self._node,
+                request,
+                exchange.match.parameters,
+                query,
+                document,
+                namespace,
+                principal,
+                self._operations,
+                self._metrics,
+            )
+        )
+        return self._wrap(exchange, reply)
+
+    def _namespace(self, request: Request, query: dict[str, str]) -> str:
+        named = request.header(b"x-namespace") or query.get("namespace", "").strip()
+        return (named or self._node.settings.default_namespace).lower()
+
+    @staticmethod
+    def _say(exchange: Exchange, text_key: str) -> None:
+        if exchange.plane is Plane.WORKER:
+            exchange.text_key = text_key
+
+    # -- responses --------------------------------------------------------------------------
+
+    def _wrap(self, exchange: Exchange, reply: Reply) -> Response:
+        if isinstance(reply.body, bytes):
+            return Response(reply.status, [(b"content-type", reply.content_type)], reply.body)
+        route = exchange.match.route
+        return self._envelopes.wrap(
+            exchange.plane,
+            reply.status,
+            reply.body,
+            versioned=route is None or route.versioned,
+            operation=exchange.operation,
+            parameters=exchange.match.parameters,
+        )
+
+    def _unrouted(self, exchange: Exchange) -> Response:
+        allowed = exchange.match.allowed
+        if not allowed:
+            raise Refused("not_found", "The requested resource was not found.", status=404)
+        if exchange.request.method == "OPTIONS":
+            response = Response(204)
+        else:
+            refusal = Refused("method_not_allowed", "The method is not allowed here.", status=405)
+            response = self._refusal(exchange, refusal)
+        response.headers.append((b"allow", ", ".join(allowed).encode()))
+        return response
+
+    def _refusal(self, exchange: Exchange, refusal: Refused) -> Response:
+        body: dict[str, Any] = dict(refusal.fields)
+        text_key = exchange.text_key
+        if isinstance(refusal, ValidationFailed):
+            text_key = "message"
+            body["errors"] = body["validation_errors"] = refusal.errors
+        body[text_key] = refusal.message
+        body["reason"] = refusal.reason
+        if exchange.match.route is not None and exchange.match.route.polls:
+            body.setdefault("task", None)
+        return self._envelopes.wrap(
+            exchange.plane,
+            refusal.status,
+            body,
+            operation=exchange.operation,
+            parameters=exchange.match.parameters,
+        )
+
+    def _store_error(self, exchange: Exchange, error: StoreError) -> Response:
+        if isinstance(error, StoreRefused):
+            return self._unexpected(exchange, error)
+        route = exchange.match.route
+        extra: dict[str, Any] = {"poll_status": "unavailable"} if route is not None and route.polls else {}
+        refusal = Refused(
+            error.reason,
+            _STORE_TEXTS.get(error.reason, "The server cannot reach its store safely."),
+            status=503,
+            retry_after_seconds=RETRY_AFTER_SECONDS,
+            **extra,
+        )
+        log.warning("store_error", route=exchange.template, reason=error.reason)
+        response = self._refusal(exchange, refusal)
+        response.headers.append((b"retry-after", str(RETRY_AFTER_SECONDS).encode()))
+        return response
+
+    def _unexpected(self, exchange: Exchange, error: Exception) -> Response:
+        # The text of an exception may quote a payload, so only its type and place are logged.
+        frames = traceback.extract_tb(error.__traceback__)[-8:]
+        log.error(
+            "request_failed",
+            route=exchange.template,
+            method=exchange.request.method,
+            error=type(error).__name__,
+            frames=[f"{frame.filename}:{frame.lineno}:{frame.name}" for frame in frames],
+        )
+        return self._refusal(
+            exchange, Refused("server_error", "The server failed to answer this request.", status=500)
+        )
+
+
+_STORE_TEXTS: Final = {
+    "store_unavailable": "The store is not reachable; nothing was done.",
+    "store_outcome_unknown": "The store did not confirm in time; the request may have been done.",
+    "store_not_durable": "The request was done but could not be confirmed as durable.",
+    "store_full": "The store's memory limit is reached; nothing was written.",
+}

@@ -1,0 +1,68 @@
+"""The routing table: every route this server answers, and who may use it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nodes.api import activity_tasks, discovery, namespaces, workers, workflow_tasks, workflows
+from nodes.api.call import Call
+from nodes.api.metrics import CONTENT_TYPE
+from nodes.api.routes import ADMINS, ANYONE, OPERATORS, WORKERS, Handler, Plane, Reply, Role, Route
+
+
+async def _metrics(call: Call) -> Reply:
+    return Reply(call.metrics.render(), content_type=CONTENT_TYPE)
+
+
+def _public(template: str, handler: Handler) -> Route:
+    return Route("GET", template, Plane.CONTROL, handler, public=True, versioned=False, scoped=False)
+
+
+def _namespaces(method: str, path: str, roles: frozenset[Role], handler: Handler) -> Route:
+    return Route(method, f"/api/namespaces{path}", Plane.CONTROL, handler, roles, scoped=False)
+
+
+def _workflows(method: str, path: str, operation: str, handler: Handler) -> Route:
+    return Route(method, f"/api/workflows{path}", Plane.CONTROL, handler, OPERATORS, operation=operation)
+
+
+def _worker(method: str, path: str, handler: Handler, *, polls: bool = False) -> Route:
+    return Route(method, f"/api/worker/{path}", Plane.WORKER, handler, WORKERS, polls=polls)
+
+
+ROUTES: Final = (
+    _public("/metrics", _metrics),
+    _public("/api/health", discovery.health),
+    _public("/api/ready", discovery.ready),
+    Route(
+        "GET",
+        "/api/cluster/info",
+        Plane.CONTROL,
+        discovery.cluster_info,
+        ANYONE,
+        versioned=False,
+        scoped=False,
+    ),
+    _namespaces("GET", "", OPERATORS, namespaces.list_namespaces),
+    _namespaces("POST", "", ADMINS, namespaces.create_namespace),
+    _namespaces("GET", "/{namespace}", OPERATORS, namespaces.describe_namespace),
+    _namespaces("PUT", "/{namespace}", ADMINS, namespaces.update_namespace),
+    _workflows("GET", "", "list", workflows.list_workflows),
+    _workflows("POST", "", "start", workflows.start),
+    _workflows("GET", "/{workflow_id}", "describe", workflows.describe),
+    _workflows("GET", "/{workflow_id}/runs/{run_id}", "describe_run", workflows.describe_run),
+    _workflows("GET", "/{workflow_id}/runs/{run_id}/history", "history", workflows.history),
+    _worker("POST", "register", workers.register),
+    _worker("POST", "heartbeat", workers.heartbeat),
+    _worker("POST", "registrations/{worker_id}/deregister", workers.deregister),
+    _worker("DELETE", "registrations/{worker_id}", workers.remove),
+    _worker("POST", "workflow-tasks/poll", workflow_tasks.poll, polls=True),
+    _worker("POST", "workflow-tasks/{task_id}/history", workflow_tasks.history),
+    _worker("POST", "workflow-tasks/{task_id}/heartbeat", workflow_tasks.heartbeat),
+    _worker("POST", "workflow-tasks/{task_id}/complete", workflow_tasks.complete),
+    _worker("POST", "workflow-tasks/{task_id}/fail", workflow_tasks.fail),
+    _worker("POST", "activity-tasks/poll", activity_tasks.poll, polls=True),
+    _worker("POST", "activity-tasks/{task_id}/complete", activity_tasks.complete),
+    _worker("POST", "activity-tasks/{task_id}/fail", activity_tasks.fail),
+    _worker("POST", "activity-tasks/{task_id}/heartbeat", activity_tasks.heartbeat),
+)

@@ -1,0 +1,133 @@
+"""Routes of worker registration and liveness (server-behaviour 4.1, 4.2; sdk-wire 2.1 to 2.3)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le, MaxLen
+from pydantic import Field, StringConstraints
+
+from cluster.settings.schema import Settings
+from cluster.workers import Announcement
+from nodes.api.call import Call
+from nodes.api.fields import Fields, Integer, OptionalText, ShortText, Trimmed
+from nodes.api.routes import Reply
+
+_MAX_TYPES = 2_000
+_MAX_SLOTS = 1_000_000
+
+_Types = Annotated[list[ShortText] | None, MaxLen(_MAX_TYPES)]
+_Slots = Annotated[Annotated[int, Ge(1), Le(_MAX_SLOTS)] | None, Integer]
+_Fingerprint = Annotated[str, MaxLen(255)]
+_Token = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$"), Trimmed]
+
+
+class Runtime(StrEnum):
+    """Runtimes a worker may name."""
+
+    PHP = "php"
+    PYTHON = "python"
+    RUST = "rust"
+    TYPESCRIPT = "typescript"
+    GO = "go"
+    JAVA = "java"
+    EXTERNAL = "external"
+
+
+class _Register(Fields):
+    worker_id: OptionalText = None
+    task_queue: ShortText
+    runtime: Annotated[Runtime, Trimmed]
+    sdk_version: Annotated[Annotated[str, MaxLen(64)] | None, Trimmed] = None
+    build_id: OptionalText = None
+    supported_workflow_types: _Types = None
+    supported_activity_types: _Types = None
+    workflow_definition_fingerprints: Annotated[
+        dict[str, _Fingerprint | None] | None, Field(max_length=_MAX_TYPES)
+    ] = None
+    max_concurrent_workflow_tasks: _Slots = None
+    max_concurrent_activity_tasks: _Slots = None
+    capabilities: Any = None
+
+
+class _Heartbeat(Fields):
+    worker_id: ShortText
+
+
+class _Deregister(Fields):
+    registration_token: _Token
+
+
+def _cadence(settings: Settings) -> dict[str, int]:
+    """How often a worker should report, and after which silence it counts as stale (seconds)."""
+    stale_after = max(1, settings.worker_stale_after_seconds)
+    return {"heartbeat_interval_seconds": max(1, stale_after // 3), "stale_after_seconds": stale_after}
+
+
+def _capabilities(given: Any) -> tuple[str, ...]:
+    """Capability names a newer or older client may send; anything else is ignored."""
+    if not isinstance(given, list):
+        return ()
+    return tuple(name for name in given[:64] if isinstance(name, str) and len(name) <= 64)
+
+
+async def register(call: Call) -> Reply:
+    """``POST /api/worker/register``."""
+    body = call.fields(_Register)
+    types = body.supported_workflow_types
+    registration = await call.node.workers.register(
+        Announcement(
+            namespace=call.namespace,
+            worker_id=body.worker_id,
+            task_queue=body.task_queue,
+            runtime=body.runtime.value,
+            sdk_version=body.sdk_version,
+            build_id=body.build_id,
+            workflow_types=None if types is None else tuple(types),
+            activity_types=tuple(body.supported_activity_types or ()),
+            fingerprints=body.workflow_definition_fingerprints,
+            max_concurrent_workflow_tasks=body.max_concurrent_workflow_tasks or 100,
+            max_concurrent_activity_tasks=body.max_concurrent_activity_tasks or 100,
+            capabilities=_capabilities(body.capabilities),
+        )
+    )
+    return Reply(
+        {
+            "worker_id": registration.worker_id,
+            "registered": True,
+            "registration_token": registration.token,
+            **_cadence(call.node.settings),
+        },
+        201,
+    )
+
+
+async def heartbeat(call: Call) -> Reply:
+    """``POST /api/worker/heartbeat``."""
+    worker_id = call.fields(_Heartbeat).worker_id
+    await call.node.workers.heartbeat(call.namespace, worker_id)
+    return Reply({"worker_id": worker_id, "acknowledged": True, **_cadence(call.node.settings)})
+
+
+async def deregister(call: Call) -> Reply:
+    """``POST /api/worker/registrations/{worker_id}/deregister``: fenced and repeatable."""
+    token = call.fields(_Deregister).registration_token
+    return await _deregister(call, token)
+
+
+async def remove(call: Call) -> Reply:
+    """``DELETE /api/worker/registrations/{worker_id}``: unfenced."""
+    return await _deregister(call, None)
+
+
+async def _deregister(call: Call, token: str | None) -> Reply:
+    receipt = await call.node.workers.deregister(call.namespace, call.parameters["worker_id"], token)
+    body: dict[str, Any] = {
+        "worker_id": receipt.worker_id,
+        "outcome": "deregistered",
+        "recovered_workflow_task_count": receipt.recovered_workflow_task_count,
+    }
+    if token is not None:
+        body["registration_token"] = token
+    return Reply(body)
