@@ -26,20 +26,12 @@ class Fence:
         self._deadline = float("-inf")
         self._dropped = False
 
-    def now(self) -> float:
-        """The time that :meth:`renewed` wants, to be read before a renewal is sent."""
-        return self._clock()
-
     def renewed(self, sent: float) -> None:
         """A renewal that was sent at ``sent`` has succeeded."""
         self._deadline = max(self._deadline, sent + self._span)
 
     def drop(self) -> None:
         self._dropped = True
-
-    @property
-    def dropped(self) -> bool:
-        return self._dropped
 
     def is_open(self) -> bool:
         """Whether acting is safe at this very moment."""

@@ -89,6 +89,7 @@ class Housekeeping:
                 await previous.finished.wait()
             try:
                 with run.scope:
+                    await trio.lowlevel.checkpoint()
                     await self._keep_going(held)
             except Exception as error:  # what it raised while it was cancelled
                 self._note_failure(held, error)

@@ -201,8 +201,10 @@ class Membership:
         if isinstance(answer, Buried):
             self._start_over(tenure)
             return 0
-        tenure.fence.renewed(sent)
         self._renewals += 1
+        if not tenure.fence.is_open():
+            self._keeper.look()
+        tenure.fence.renewed(sent)
         self._take_in(answer)
         if answer.next_verdict_in is None:
             return self._timing.renew_every

@@ -135,7 +135,6 @@ class PartitionKeeper:
         self._apply(view, tenure, sent, housekeeping)
         if len(self._held) > share:
             self._close_one(housekeeping)
-            return self._timing.shed_every
         return self._pause(view, tenure, hungry=len(self._held) < share)
 
     def _apply(self, view: LeaseView, tenure: Tenure, sent: float, housekeeping: Housekeeping) -> None:
@@ -172,7 +171,10 @@ class PartitionKeeper:
             self._housekeeping.stop(partition)
 
     def _close_one(self, housekeeping: Housekeeping) -> None:
-        """Begin to let go what was taken last; it is released once its housekeeper has ended."""
+        """Begin to let go what was taken last.
+
+        The end of its housekeeper rings the bell; the next turn releases it and closes another.
+        """
         if not self._closing:
             partition = next(reversed(self._held))
             self._closing.add(partition)

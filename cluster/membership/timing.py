@@ -23,8 +23,6 @@ class Timing:
     lease_ttl: float = 3.0
     lease_margin: float = 0.5
     renew_every: float = 1.0
-    shed_every: float = 0.25
-    """Pause between two partitions let go for somebody else."""
     retry_every: float = 0.25
     """Pause after a renewal that failed."""
 

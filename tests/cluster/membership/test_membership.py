@@ -1,0 +1,223 @@
+"""Whole nodes against a real server: share, hand-over, death, pauses and cuts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import trio
+
+from cluster.clock import Clock
+from cluster.membership import HeldPartition, Membership, NodeInfo, Timing
+from cluster.store.store import Store
+from tests.cluster.membership.links import Link
+
+FAST = Timing().scaled(0.2)
+
+
+@dataclass
+class Node:
+    """A member and what it was told; ``life`` ends it without a word."""
+
+    link: Link
+    member: Membership
+    keeping: set[int]
+    life: trio.CancelScope = field(default_factory=trio.CancelScope)
+    fenced: list[str] = field(default_factory=list)
+    told_dead: list[str] = field(default_factory=list)
+
+
+class Nodes:
+    """Starts nodes in one nursery."""
+
+    def __init__(self, store: Store, nursery: trio.Nursery, timing: Timing) -> None:
+        self._store = store
+        self._nursery = nursery
+        self._timing = timing
+
+    async def start(self, name: str) -> Node:
+        keeping: set[int] = set()
+
+        async def housekeep(held: HeldPartition) -> None:
+            assert held.partition not in keeping
+            keeping.add(held.partition)
+            try:
+                await trio.sleep_forever()
+            finally:
+                keeping.remove(held.partition)
+
+        link = Link(self._store)
+        member = Membership(link.as_store(), Clock(), NodeInfo(name=name), housekeep, timing=self._timing)
+        node = Node(link, member, keeping)
+        member.on_fenced(node.fenced.append)
+        member.on_buried(node.told_dead.append)
+
+        async def live(task_status: trio.TaskStatus[None]) -> None:
+            with node.life:
+                await member.run(task_status)
+
+        await self._nursery.start(live)
+        return node
+
+
+@asynccontextmanager
+async def nodes_on(store: Store, timing: Timing = FAST) -> AsyncIterator[Nodes]:
+    async with trio.open_nursery() as nursery:
+        yield Nodes(store, nursery, timing)
+        nursery.cancel_scope.cancel()
+
+
+async def until(condition: Callable[[], bool], seconds: float = 15) -> float:
+    """Wait for ``condition``; how long it took."""
+    started = trio.current_time()
+    with trio.fail_after(seconds):
+        while not condition():
+            await trio.sleep(0.005)
+    return trio.current_time() - started
+
+
+def shares(*nodes: Node) -> list[int]:
+    """How many partitions each keeps, or nothing while some partition is not kept by exactly one."""
+    kept = sorted(partition for node in nodes for partition in node.keeping)
+    return sorted(len(node.keeping) for node in nodes) if kept == list(range(16)) else []
+
+
+async def test_a_lonely_node_keeps_everything(store: Store) -> None:
+    async with nodes_on(store) as nodes:
+        a = await nodes.start("a")
+        assert a.member.may_act()
+        await until(lambda: shares(a) == [16])
+        assert all(held.may_act() for held in a.member.held.values())
+        assert [session.info.name for session in a.member.live] == ["a"]
+        assert {held.owner for held in a.member.held.values()} == {a.member.incarnation}
+
+
+async def test_shares_follow_arrivals_and_departures(store: Store) -> None:
+    async with nodes_on(store, Timing()) as nodes:
+        a = await nodes.start("a")
+        await until(lambda: shares(a) == [16])
+        b = await nodes.start("b")
+        assert await until(lambda: shares(a, b) == [8, 8]) < 3
+        c = await nodes.start("c")
+        assert await until(lambda: shares(a, b, c) in ([4, 6, 6], [5, 5, 6])) < 3
+        await a.member.leave()
+        assert not a.member.may_act()
+        assert not a.keeping
+        assert await until(lambda: shares(b, c) == [8, 8]) < 1, "a clean leave hands over at once"
+        assert not b.told_dead
+        assert not c.told_dead
+
+
+async def test_the_last_to_leave_leaves_only_epochs(store: Store) -> None:
+    async with nodes_on(store) as nodes:
+        a = await nodes.start("a")
+        await until(lambda: shares(a) == [16])
+        await a.member.leave()
+        await a.member.leave()
+    keys = store.keys
+    assert await store.call("EXISTS", *(keys.sessions(f) for f in ("alive", "info", "suspect", "dead"))) == 0
+    for partition in range(16):
+        assert await store.call("HKEYS", keys.lease(partition)) == [b"epoch"]
+        assert await store.call("EXISTS", keys.dead(partition)) == 0
+
+
+async def test_what_a_killed_node_kept_is_kept_within_the_lease_and_it_is_buried(store: Store) -> None:
+    timing = Timing().scaled(0.5)
+    async with nodes_on(store, timing) as nodes:
+        a, b = await nodes.start("a"), await nodes.start("b")
+        await until(lambda: shares(a, b) == [8, 8])
+        b.life.cancel()
+        assert await until(lambda: shares(a) == [16]) < 4 * 0.5
+        assert await until(lambda: bool(a.told_dead)) < 10 * 0.5
+        assert a.told_dead == [b.member.incarnation]
+        for partition in range(16):
+            assert await store.call("ZSCORE", store.keys.dead(partition), b.member.incarnation) is not None
+        late = await nodes.start("c")
+        await until(lambda: shares(a, late) == [8, 8] and late.told_dead == [b.member.incarnation])
+
+
+async def test_a_node_that_stood_still_too_long_comes_back_as_another(store: Store) -> None:
+    async with nodes_on(store) as nodes:
+        a, b = await nodes.start("a"), await nodes.start("b")
+        await until(lambda: shares(a, b) == [8, 8])
+        was, tenures = b.member.incarnation, list(b.member.held.values())
+        b.link.freeze()
+        await until(lambda: a.told_dead == [was])
+        assert not b.member.may_act()
+        assert len(a.member.held) == 16
+        b.link.thaw()
+        await until(lambda: b.fenced == [was])
+        assert b.member.incarnation != was
+        await until(lambda: shares(a, b) == [8, 8] and b.member.may_act())
+        assert not any(tenure.may_act() for tenure in tenures)
+        assert b.member.statistics().fenced == 1
+
+
+async def test_a_node_that_stood_still_shortly_stays_who_it_is(store: Store) -> None:
+    async with nodes_on(store) as nodes:
+        a, b = await nodes.start("a"), await nodes.start("b")
+        await until(lambda: shares(a, b) == [8, 8])
+        was = b.member.incarnation
+        b.link.freeze()
+        await until(lambda: len(a.member.held) == 16)
+        await until(lambda: not b.member.may_act())
+        b.link.thaw()
+        await until(lambda: shares(a, b) == [8, 8] and b.member.may_act())
+        assert b.member.incarnation == was
+        assert not b.fenced
+        assert not a.told_dead
+
+
+async def test_while_redis_is_away_a_node_only_stops_acting(store: Store) -> None:
+    async with nodes_on(store) as nodes:
+        a = await nodes.start("a")
+        await until(lambda: shares(a) == [16])
+        was = a.member.incarnation
+        a.link.is_cut = True
+        took = await until(lambda: not a.member.may_act())
+        assert took <= FAST.session_ttl - FAST.session_margin + 0.2
+        assert not any(held.may_act() for held in a.member.held.values())
+        assert len(a.keeping) == 16, "housekeeping waits, it is not stopped"
+        a.link.is_cut = False
+        await until(lambda: a.member.may_act() and all(held.may_act() for held in a.member.held.values()))
+        assert a.member.incarnation == was
+        assert a.member.statistics().partitions_lost == 0
+        assert a.member.statistics().failed_renewals > 0
+
+
+async def test_nobody_acts_when_others_may_take_over(store: Store) -> None:
+    async with nodes_on(store) as nodes:
+        a, b = await nodes.start("a"), await nodes.start("b")
+        await until(lambda: shares(a, b) == [8, 8])
+        tenures = list(b.member.held.values())
+        b.link.freeze()
+        await until(lambda: not any(tenure.may_act() for tenure in tenures))
+        assert not any(tenure.partition in a.member.held for tenure in tenures)
+        await until(lambda: len(a.member.held) == 16)
+
+
+async def test_idle_nodes_ask_little(store: Store) -> None:
+    async with nodes_on(store, Timing()) as nodes:
+        a, b = await nodes.start("a"), await nodes.start("b")
+        await until(lambda: shares(a, b) == [8, 8])
+        renewals = a.member.statistics().renewals
+        a.link.calls.clear()
+        await until(lambda: a.member.statistics().renewals >= renewals + 3)
+        assert len(a.link.calls) <= 8
+
+
+async def test_the_clock_learns_from_renewals(store: Store) -> None:
+    clock = Clock()
+
+    async def housekeep(held: HeldPartition) -> None:
+        await trio.sleep_forever()
+
+    member = Membership(store, clock, NodeInfo(name="a"), housekeep)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(member.run)
+        await member.wait_joined()
+        before = clock.now_us()
+        seconds, micros = await store.call("TIME")
+        assert before - 50_000 <= int(seconds) * 1_000_000 + int(micros) <= clock.now_us() + 50_000
+        await member.leave()
