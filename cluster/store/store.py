@@ -6,7 +6,6 @@ Errors are the StoreErrors of :mod:`cluster.errors`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from cluster.errors import (
     ConditionFailed,
     NotDurable,
     OutcomeUnknown,
-    StartupError,
     StoreError,
     StoreFull,
     StoreRefused,
@@ -27,6 +25,7 @@ from cluster.errors import (
 )
 from cluster.store.aggregator import Aggregator, CommitResult, Packed, split
 from cluster.store.connection import Argument
+from cluster.store.durability import parse_durability
 from cluster.store.keys import DEFAULT_PREFIX, Keys
 from cluster.store.pipe import CALL_TIMEOUT, Pipe, PipeStatistics, open_pipe
 from cluster.store.pubsub import PubSub, PubSubStatistics, open_pubsub
@@ -37,25 +36,6 @@ ASK_AGAIN_FOR: Final = 30.0  # seconds an ambiguous commit is re-asked (rule G1)
 ASK_AGAIN_PAUSE: Final = 0.1
 
 _APPLIED, _ALREADY, _CONDITION, _INTERNAL = 1, 2, 0, -1
-
-
-@dataclass(frozen=True, slots=True)
-class Durability:
-    """When a write counts as done; see :func:`parse_durability`."""
-
-    mode: str
-    replicas: int = 0
-
-
-def parse_durability(text: str) -> Durability:
-    """``memory`` (Redis answered), ``fsync`` (Redis runs with ``appendfsync always``) or
-    ``replica:N`` (N replicas confirmed). Raises StartupError."""
-    if text in ("memory", "fsync"):
-        return Durability(text)
-    match = re.fullmatch(r"replica:([1-9])", text)
-    if match is None:
-        raise StartupError(f"durability {text!r} is unknown: use memory, fsync or replica:N (N from 1 to 9)")
-    return Durability("replica", int(match[1]))
 
 
 @dataclass(frozen=True, slots=True)
