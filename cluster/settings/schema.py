@@ -205,7 +205,7 @@ class Settings(BaseModel):
 
     compression_enabled: bool = _dw(True, "compress large responses for clients that ask")
     metrics_workflow_task_failure_type_limit: LabelLimit = _dw(20, "workflow types a metric names, 1 to 100")
-    bootstrap_retries: CountOrZero = _dw(30, "how often a start waits for Redis")
+    bootstrap_retries: CountOrZero = _dw(0, "how often a start tries again to reach Redis; 0: fail at once")
     bootstrap_delay_seconds: CountOrZero = _dw(2, "pause between those tries")
     env_audit_strict: bool = _dw(True, "refuse unknown DW_ variables; false: only warn")
 

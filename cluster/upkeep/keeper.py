@@ -6,9 +6,10 @@ say so on the due channel; leases and everything that was missed come with the n
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import structlog
 import trio
@@ -187,9 +188,12 @@ class Keeper:
             await trio.sleep(self._times.compact * self._random.uniform(0.8, 1.2))
             await self._tolerating_store_errors(self.compact, held)
 
-    async def _tolerating_store_errors(self, job: object, held: HeldPartition) -> None:
+    @staticmethod
+    async def _tolerating_store_errors(
+        job: Callable[[HeldPartition], Awaitable[int]], held: HeldPartition
+    ) -> None:
         try:
-            await job(held)  # type: ignore[operator]
+            await job(held)
         except Fenced:
             log.info("partition is no longer ours", partition=held.partition)
         except StoreError as error:
@@ -229,7 +233,7 @@ class Keeper:
         self.counters.counts[held.partition] = counts
         return removed
 
-    async def _scan(self, script: str, held: HeldPartition, cursor: str, *more: int) -> list[object]:
+    async def _scan(self, script: str, held: HeldPartition, cursor: str, *more: int) -> list[Any]:
         keys = self._store.keys
         reply = await self._store.run(
             script,
@@ -239,5 +243,5 @@ class Keeper:
         )
         if reply == b"FENCED":
             raise Fenced(f"partition {held.partition} is held by somebody else")
-        rows: list[object] = reply
+        rows: list[Any] = reply
         return rows

@@ -33,12 +33,13 @@ from cluster.store.transaction import Transaction, TransactionTooLarge
 from cluster.times import iso_us
 from cluster.workflows import guards, machine
 from cluster.workflows.changes import Changes
-from cluster.workflows.commands import is_terminal
+from cluster.workflows.commands import ends_run, normalise
 from cluster.workflows.deadlines import activity_lease_ms, next_due_ms
 from cluster.workflows.limits import Limits
 from cluster.workflows.planning import LeaseTimes, plan, timer_name
 from cluster.workflows.records import Payload, Run, RunInfo, RunState, RunStatus
 from cluster.workflows.storage import RunCache, Snapshot, changed_run, encode_record, item_field, load
+from cluster.workflows.visibility import Visibility
 
 ATTEMPTS: Final = 20
 """How often a decision is made anew because somebody else changed the run meanwhile."""
@@ -89,7 +90,7 @@ class _Step:
     """What to do when the run is gone; None: refuse."""
 
 
-class Engine:
+class Engine(Visibility):
     """Runs workflow executions over a store. One per node; stateless but for its memory."""
 
     def __init__(
@@ -102,7 +103,7 @@ class Engine:
         limits: Limits,
         random: Random,
     ) -> None:
-        self._store = store
+        super().__init__(store)
         self._clock = clock
         self._runs = runs
         self._leases = leases
@@ -189,7 +190,11 @@ class Engine:
                 snapshot.run, snapshot.workflow_task, task, namespace, owner, attempt, self._now(snapshot)
             )
             return machine.complete_workflow_task(
-                snapshot.run, snapshot.workflow_task, commands, self._clock.now_us(), self._limits
+                snapshot.run,
+                snapshot.workflow_task,
+                normalise(commands, snapshot.run.info.payload_codec),
+                self._clock.now_us(),
+                self._limits,
             )
 
         return await self._transact(
@@ -197,7 +202,7 @@ class Engine:
                 task.run_id,
                 decide,
                 lambda tx, _: self._expect_owned(tx, task_id, owner, attempt),
-                whole=any(is_terminal(command) for command in commands),
+                whole=ends_run(commands),
                 ends=task_id,
             )
         )
@@ -272,9 +277,7 @@ class Engine:
 
     async def _events(self, run_id: str, start: int, count: int) -> tuple[list[bytes], int]:
         key = self._store.keys.history(partition_of_run(run_id) or 0, run_id)
-        events: list[bytes] = await self._store.call(
-            "LRANGE", key, start, start + count - 1, idempotent=True
-        )
+        events: list[bytes] = await self._store.call("LRANGE", key, start, start + count - 1, idempotent=True)
         total: int = await self._store.call("LLEN", key, idempotent=True)
         return events, total
 
@@ -289,7 +292,11 @@ class Engine:
 
     def _workflow_task(self, task_id: str, attempt: int) -> TaskId:
         task = parse_task_id(task_id)
-        if task is None or task.kind is not TaskKind.WORKFLOW or _partition(task) >= self._store.keys.partitions:
+        if (
+            task is None
+            or task.kind is not TaskKind.WORKFLOW
+            or _partition(task) >= self._store.keys.partitions
+        ):
             raise guards.task_not_found(task_id, attempt)
         return task
 
@@ -397,7 +404,11 @@ class Engine:
 
     def _activity_task(self, task_id: str, attempt_id: str) -> tuple[TaskId, AttemptId]:
         task = parse_task_id(task_id)
-        if task is None or task.kind is not TaskKind.ACTIVITY or _partition(task) >= self._store.keys.partitions:
+        if (
+            task is None
+            or task.kind is not TaskKind.ACTIVITY
+            or _partition(task) >= self._store.keys.partitions
+        ):
             raise guards.task_not_found(task_id, attempt_id)
         attempt = parse_attempt_id(attempt_id)
         if attempt is None:

@@ -11,7 +11,15 @@ import orjson
 from cluster.ids import TaskKind
 from cluster.store.keys import Keys, QueueName, encode
 from cluster.store.transaction import ReadyTask, Transaction
-from cluster.workflows.changes import Arm, Changes, Disarm, DropTask, ReadyActivityTask, ReadyWorkflowTask, Requeue
+from cluster.workflows.changes import (
+    Arm,
+    Changes,
+    Disarm,
+    DropTask,
+    ReadyActivityTask,
+    ReadyWorkflowTask,
+    Requeue,
+)
 from cluster.workflows.deadlines import activity_lease_ms, hand_out_deadline, schedule_to_close_ms
 from cluster.workflows.events import encode_event
 from cluster.workflows.records import ActivityState, Payload, Run, RunInfo
@@ -79,8 +87,7 @@ def plan(
 def _append_events(tx: Transaction, keys: Keys, run: Run, changes: Changes) -> None:
     first = run.state.history_length + 1
     events = [
-        encode_event(run.info.run_id, first + offset, event)
-        for offset, event in enumerate(changes.events)
+        encode_event(run.info.run_id, first + offset, event) for offset, event in enumerate(changes.events)
     ]
     if events:
         tx.append(keys.history(tx.partition, run.info.run_id), events)

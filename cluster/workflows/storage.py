@@ -180,7 +180,9 @@ class RunCache:
         if cached is None:
             return None
         run = cached.run
-        have: set[str] = {item_field("a", s) for s in run.activities} | {item_field("t", s) for s in run.timers}
+        have: set[str] = {item_field("a", s) for s in run.activities} | {
+            item_field("t", s) for s in run.timers
+        }
         open_items = len(run.state.activities) + len(run.state.timers)
         complete = len(have) == open_items
         if (whole and not complete) or not have.issuperset(fields):
@@ -190,8 +192,10 @@ class RunCache:
             return None
         open_id = f"{run_id}-w{run.state.task_index}"
         state = "" if not run.state.task_open or run.state.task_waiting else "r"
-        workflow_task = self._leases.get(open_id, Lease(task_id=open_id, state=state)) if state else Lease(
-            task_id=open_id, state=""
+        workflow_task = (
+            self._leases.get(open_id, Lease(task_id=open_id, state=state))
+            if state
+            else Lease(task_id=open_id, state="")
         )
         return Snapshot(run, workflow_task, task, whole=complete, cached=True)
 
@@ -210,4 +214,3 @@ def changed_run(run: Run, state: RunState, activities: dict[int, Any], timers: d
 def _merged(old: dict[int, Any], changes: dict[int, Any]) -> dict[int, Any]:
     merged = {**old, **changes}
     return {step: item for step, item in merged.items() if item is not None}
-

@@ -1,0 +1,216 @@
+"""One node: its pieces, in the order in which they start and stop.
+
+A node holds nothing that matters. It starts from the settings and Redis alone, may be killed at
+any moment, and leaves in good order on SIGTERM: not ready any more, parked polls answered,
+partitions handed over, open requests finished.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import version
+from random import SystemRandom
+from typing import Final
+
+import structlog
+import trio
+
+from cluster.bootstrap import ClusterRecord, bootstrap
+from cluster.clock import Clock
+from cluster.errors import StartupError
+from cluster.membership.membership import Membership
+from cluster.membership.sessions import NodeInfo
+from cluster.namespaces import NamespaceStore
+from cluster.queues.matcher import Matcher
+from cluster.queues.polls import Polls
+from cluster.settings.origins import DEFAULT
+from cluster.settings.schema import Settings
+from cluster.store.checks import check_server
+from cluster.store.store import Store, open_store
+from cluster.upkeep.due import DueWork
+from cluster.upkeep.keeper import Keeper, KeeperTimes
+from cluster.workers import WorkerStore
+from cluster.workflows.engine import Engine
+from cluster.workflows.limits import Limits
+from cluster.workflows.planning import LeaseTimes
+from cluster.workflows.storage import RunCache
+from nodes.api.app import create_app
+from nodes.api.metrics import Metrics
+from nodes.api.pipeline import Pipeline
+from nodes.api.serving import Address, tune_gc
+from nodes.api.serving import serve as serve_http
+
+log = structlog.get_logger(__name__)
+
+CHECK_SECONDS: Final = 30.0
+"""How often a node looks again whether Redis still keeps what the durability setting needs."""
+LEAVE_SECONDS: Final = 10.0
+LEVEL: Final = 1
+"""What this build can write (G2)."""
+
+
+@dataclass(slots=True)
+class Node:
+    """The pieces the routes use. ``stopping`` turns true when the node begins to leave."""
+
+    settings: Settings
+    cluster: ClusterRecord
+    store: Store
+    clock: Clock
+    membership: Membership
+    namespaces: NamespaceStore
+    workers: WorkerStore
+    engine: Engine
+    matcher: Matcher
+    polls: Polls
+    keeper: Keeper
+    due: DueWork
+    stopping: bool = False
+
+    def is_live(self, incarnation: str) -> bool:
+        """Whether a session was alive at the last renewal."""
+        return any(session.incarnation == incarnation for session in self.membership.live)
+
+
+async def check_store(settings: Settings) -> None:
+    """Start-up checks, tried again as ``bootstrap_retries`` says. Raises StartupError."""
+    for tries_left in range(settings.bootstrap_retries, -1, -1):
+        try:
+            for warning in await check_server(settings.redis_url, settings.durability):
+                log.warning("store_check", warning=warning)
+            return
+        except StartupError as error:
+            if not tries_left:
+                raise
+            log.warning("store_not_usable_yet", error=str(error), tries_left=tries_left)
+            await trio.sleep(settings.bootstrap_delay_seconds)
+
+
+@asynccontextmanager
+async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node]:
+    """A running node without its HTTP server. Raises StartupError.
+
+    On leaving the block the node gives back its partitions and its session.
+    """
+    random = SystemRandom()
+    async with open_store(
+        settings.redis_url, prefix=settings.key_prefix, durability=settings.durability
+    ) as store:
+        record = await bootstrap(store, _wanted_partitions(settings))
+        store.keys = replace(store.keys, partitions=record.partitions)
+        clock = Clock()
+        runs = RunCache()
+        leases = LeaseTimes(settings.workflow_task_timeout * 1000, settings.activity_task_timeout * 1000)
+        limits = Limits(pending_activity_count=settings.max_pending_activities)
+        engine = Engine(store, clock, runs, leases=leases, limits=limits, random=random)
+        due = DueWork(store, engine)
+        times = KeeperTimes(resync=settings.matching.heads_resync_interval or float("inf"))
+        keeper = Keeper(store, clock, due, random, times)
+        info = NodeInfo(
+            name=settings.node_name,
+            build=version("headrace"),
+            level=LEVEL,
+            address=address,
+            started_at=clock.now_ms(),
+        )
+        membership = Membership(store, clock, info, keeper.housekeep)
+        matcher = Matcher(
+            store,
+            session=lambda: membership.incarnation,
+            may_act=membership.may_act,
+            recover=due.run,
+            on_peek=keeper.on_peek,
+            random=random,
+            peek_seconds=settings.worker_poll_interval_ms / 1000,
+        )
+        node = Node(
+            settings=settings,
+            cluster=record,
+            store=store,
+            clock=clock,
+            membership=membership,
+            namespaces=NamespaceStore(store, clock.now_ms, settings.history_retention_days),
+            workers=WorkerStore(store, clock.now_ms),
+            engine=engine,
+            matcher=matcher,
+            polls=Polls(
+                store,
+                matcher,
+                clock,
+                runs,
+                session=lambda: membership.incarnation,
+                is_live=lambda incarnation: node.is_live(incarnation),
+            ),
+            keeper=keeper,
+            due=due,
+        )
+        await node.namespaces.watch()
+        await node.workers.watch()
+        await node.namespaces.bootstrap(settings.default_namespace)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(keeper.run)
+            await nursery.start(matcher.run)
+            await nursery.start(membership.run)
+            nursery.start_soon(_check_durability, settings)
+            try:
+                yield node
+            finally:
+                with trio.CancelScope(shield=True), trio.move_on_after(LEAVE_SECONDS):
+                    await _leave(node)
+                nursery.cancel_scope.cancel()
+
+
+async def _leave(node: Node) -> None:
+    node.stopping = True
+    node.polls.close()
+    await node.membership.leave()
+
+
+def _wanted_partitions(settings: Settings) -> int | None:
+    return settings.partitions if settings.origin("partitions") is not DEFAULT else None
+
+
+async def _check_durability(settings: Settings) -> None:
+    """``fsync`` is a promise only while Redis keeps its own settings (A2)."""
+    if settings.durability == "memory":
+        return
+    while True:
+        await trio.sleep(CHECK_SECONDS)
+        try:
+            await check_server(settings.redis_url, settings.durability)
+        except StartupError as error:
+            log.error("durability_lost", error=str(error), durability=settings.durability)
+
+
+async def serve(settings: Settings, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
+    """Run one node with its HTTP server until SIGTERM or SIGINT. Raises StartupError.
+
+    Reports the URL it listens on once it serves.
+    """
+    stop = trio.Event()
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        await check_store(settings)
+        async with trio.open_nursery() as outer:
+            outer.start_soon(_set_on_signal, signals, stop)
+            async with open_node(settings, settings.listen) as node, trio.open_nursery() as nursery:
+                app = create_app(Pipeline(node, Metrics(node)), settings.max_payload_bytes)
+                listen = partial(
+                    serve_http, app, settings.listen_host, settings.listen_port, shutdown=stop.wait
+                )
+                address: Address = await nursery.start(listen)
+                tune_gc()
+                log.info("serving", url=address.url, session=node.membership.incarnation)
+                task_status.started(address.url)
+                await stop.wait()
+                log.info("leaving", session=node.membership.incarnation)
+                await _leave(node)
+            outer.cancel_scope.cancel()
+
+
+async def _set_on_signal(signals: AsyncIterator[int], stop: trio.Event) -> None:
+    async for _ in signals:
+        stop.set()
