@@ -1,0 +1,197 @@
+"""The ``dw`` command against a made-up server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from nodes.cli import dw
+from nodes.cli.api_client import ApiClient, ExitCode, exit_code_of
+
+Handler = Callable[[httpx.Request], httpx.Response]
+URL = "http://server.test:9"
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[Handler], None]:
+    """Install the handler that answers all requests."""
+
+    def install(handler: Handler) -> None:
+        def connect(server: str, **options: Any) -> ApiClient:
+            return ApiClient(server, **options, transport=httpx.MockTransport(handler))
+
+        monkeypatch.setattr(dw, "ApiClient", connect)
+
+    return install
+
+
+def run(*argv: str, **environ: str) -> ExitCode:
+    return dw.run(argv, {"DURABLE_WORKFLOW_SERVER_URL": URL, **environ})
+
+
+def test_each_request_carries_versions_namespace_and_token(answer: Callable[[Handler], None]) -> None:
+    seen: list[httpx.Request] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(200, json={"namespaces": []})
+
+    answer(handler)
+    assert run("namespace:list", DURABLE_WORKFLOW_NAMESPACE="orders", DURABLE_WORKFLOW_AUTH_TOKEN="t") == 0
+    assert run("namespace:list", "--namespace", "other", "--token", "u", DURABLE_WORKFLOW_AUTH_TOKEN="t") == 0
+    first, second = (request.headers for request in seen)
+    assert str(seen[0].url) == f"{URL}/api/namespaces"
+    assert first["X-Durable-Workflow-Control-Plane-Version"] == "2"
+    assert first["X-Durable-Workflow-Protocol-Version"] == "1.0"
+    assert (first["X-Namespace"], first["Authorization"]) == ("orders", "Bearer t")
+    assert (second["X-Namespace"], second["Authorization"]) == ("other", "Bearer u")
+
+
+def test_start_sends_what_was_given_and_nothing_else(
+    answer: Callable[[Handler], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    bodies: list[dict[str, Any]] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        bodies.append(json.loads(request.content))
+        return httpx.Response(201, json={"workflow_id": "w", "run_id": "r", "control_plane": {}})
+
+    answer(handler)
+    assert run("workflow:start", "-t", "order", "-i", '["a", 1]', "--search-attr", "Kind=x=y") == 0
+    assert run("workflow:start", "-t", "order", "-i", "7", "--memo", "{}", "--run-timeout", "5") == 0
+    assert run("workflow:start", "-t", "order", "-i", "a b", "--input-encoding", "raw") == 0
+    assert bodies == [
+        {
+            "workflow_type": "order",
+            "task_queue": "default",
+            "input": ["a", 1],
+            "search_attributes": {"Kind": "x=y"},
+        },
+        {
+            "workflow_type": "order",
+            "task_queue": "default",
+            "input": [7],
+            "memo": {},
+            "run_timeout_seconds": 5,
+        },
+        {"workflow_type": "order", "task_queue": "default", "input": ["a b"]},
+    ]
+    assert capsys.readouterr().out.startswith("workflow_id: w\nrun_id: r\n")
+
+
+def test_start_may_wait_for_the_end(
+    answer: Callable[[Handler], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        if request.method == "POST":
+            return httpx.Response(201, json={"workflow_id": "w/1", "run_id": "r"})
+        assert request.url.raw_path == b"/api/workflows/w%2F1/runs/r"
+        return httpx.Response(200, json={"status": "completed", "is_terminal": True, "output": 5})
+
+    answer(handler)
+    assert run("workflow:start", "-t", "order", "--wait", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["workflow_id"], shown["status"], shown["output"]) == ("w/1", "completed", 5)
+
+
+def test_history_reads_all_pages(
+    answer: Callable[[Handler], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        token = request.url.params.get("next_page_token")
+        number = 2 if token else 1
+        event = {"sequence": number, "event_type": f"E{number}", "timestamp": "now"}
+        return httpx.Response(200, json={"events": [event], "next_page_token": None if token else "more"})
+
+    answer(handler)
+    assert run("workflow:history", "w", "r") == 0
+    assert (
+        capsys.readouterr().out
+        == "SEQUENCE  EVENT_TYPE  TIMESTAMP\n1         E1          now\n2         E2          now\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (401, ExitCode.UNAUTHORISED),
+        (403, ExitCode.UNAUTHORISED),
+        (404, ExitCode.NOT_FOUND),
+        (408, ExitCode.TIMEOUT),
+        (409, ExitCode.REFUSED),
+        (422, ExitCode.REFUSED),
+        (500, ExitCode.SERVER),
+        (503, ExitCode.SERVER),
+        (302, ExitCode.SERVER),
+    ],
+)
+def test_statuses_become_exit_codes(status: int, code: ExitCode) -> None:
+    assert exit_code_of(status) is code
+
+
+def test_a_refusal_shows_reason_and_fields(
+    answer: Callable[[Handler], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = {
+        "message": "The name is wrong.",
+        "reason": "validation_failed",
+        "errors": {"name": ["bad", "long"]},
+    }
+    answer(lambda _: httpx.Response(422, json=body))
+    assert run("namespace:create", "x") is ExitCode.REFUSED
+    assert capsys.readouterr().err == "dw: The name is wrong. (validation_failed)\ndw:   name: bad, long\n"
+    assert run("namespace:create", "x", "--json") is ExitCode.REFUSED
+    report = json.loads(capsys.readouterr().out)
+    assert report["exit_code"] == 2
+    assert report["status_code"] == 422
+    assert report["reason"] == "validation_failed"
+    assert report["validation_errors"] == body["errors"]
+    assert report["server_response"] == body
+
+
+def test_a_server_that_is_away_or_slow(answer: Callable[[Handler], None]) -> None:
+    def away(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused", request=request)
+
+    def slow(request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadTimeout("slow", request=request)
+
+    answer(away)
+    assert run("server:health") is ExitCode.NETWORK
+    answer(slow)
+    assert run("server:health") is ExitCode.TIMEOUT
+    answer(lambda _: httpx.Response(200, text="<html>"))
+    assert run("server:health") is ExitCode.SERVER
+
+
+def test_another_control_plane_version_is_incompatible(answer: Callable[[Handler], None]) -> None:
+    answer(lambda _: httpx.Response(200, json={"control_plane": {"version": "3"}}))
+    assert run("server:info") is ExitCode.INCOMPATIBLE
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["no:such"],
+        ["workflow:start"],
+        ["workflow:start", "-t", "x", "--search-attr", "novalue"],
+        ["workflow:start", "-t", "x", "-i", "1", "--input-file", "f"],
+        ["server:health", "--tls-verify", "perhaps"],
+    ],
+)
+def test_wrong_usage_exits_with_2(argv: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run(*argv)
+    assert caught.value.code == 2
+
+
+@pytest.mark.parametrize(
+    "argv", [["-i", "{"], ["--memo", "[]"], ["--memo", "{"], ["--input-file", "/no/such/file"]]
+)
+def test_arguments_that_are_no_json_are_refused(argv: list[str]) -> None:
+    assert run("workflow:start", "-t", "x", *argv) is ExitCode.REFUSED
