@@ -71,10 +71,6 @@ class Node:
     due: DueWork
     stopping: bool = False
 
-    def is_live(self, incarnation: str) -> bool:
-        """Whether a session was alive at the last renewal."""
-        return any(session.incarnation == incarnation for session in self.membership.live)
-
 
 async def check_store(settings: Settings) -> None:
     """Start-up checks, tried again as ``bootstrap_retries`` says. Raises StartupError."""
@@ -137,19 +133,13 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
             workers=WorkerStore(store, clock.now_ms),
             engine=engine,
             matcher=matcher,
-            polls=Polls(
-                store,
-                matcher,
-                clock,
-                runs,
-                session=lambda: membership.incarnation,
-                is_live=lambda incarnation: node.is_live(incarnation),
-            ),
+            polls=Polls(store, matcher, runs, session=lambda: membership.incarnation),
             keeper=keeper,
             due=due,
         )
         await node.namespaces.watch()
         await node.workers.watch()
+        await node.polls.watch()
         await node.namespaces.bootstrap(settings.default_namespace)
         async with trio.open_nursery() as nursery:
             await nursery.start(keeper.run)

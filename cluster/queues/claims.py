@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -38,6 +39,8 @@ class Claim:
     leased_at_ms: int
     expires_at_ms: int
     repeated: bool
+    call: str
+    """The claim call that handed it out last; a later one under the same token takes it over."""
     extra: list[Any]
 
 
@@ -110,6 +113,7 @@ async def claim(
         [[encode(name) for name in types] for types in type_sets],
         rows,
         page_size,
+        call := secrets.token_hex(4),
     ]
     reply = await store.run("claim", [keys.touch(partitions[0])], [keys.prefix, session, _pack(request)])
     if reply == b"FENCED":
@@ -117,15 +121,13 @@ async def claim(
     now, claims, left, due = reply
     return ClaimReply(
         now_ms=int(now),
-        claims=[_claim(row, partitions) for row in claims],
-        heads=[
-            Heads(partitions[row[0]], queues[row[1]], bool(row[2]), _ready_map(row[3:])) for row in left
-        ],
+        claims=[_claim(row, partitions, call) for row in claims],
+        heads=[Heads(partitions[row[0]], queues[row[1]], bool(row[2]), _ready_map(row[3:])) for row in left],
         lease_due_ms={p: int(float(ms)) for p, ms in zip(partitions, due, strict=True)},
     )
 
 
-def _claim(row: list[Any], partitions: Sequence[int]) -> Claim:
+def _claim(row: list[Any], partitions: Sequence[int], call: str) -> Claim:
     waiter, base, task_id, attempt, delivery, leased_at, expires_at, repeated, *extra = row
     return Claim(
         waiter=waiter,
@@ -136,6 +138,7 @@ def _claim(row: list[Any], partitions: Sequence[int]) -> Claim:
         leased_at_ms=int(leased_at),
         expires_at_ms=int(expires_at),
         repeated=bool(repeated),
+        call=call,
         extra=extra,
     )
 
@@ -162,9 +165,11 @@ async def peek(store: Store, partitions: Sequence[int], queues: Sequence[QueueNa
 async def give_back(store: Store, taken: Claim, owner: str) -> None:
     """Return a task that reached no worker: same attempt, next delivery, old place in the queue.
 
-    Raises ConditionFailed when the lease is no longer this one; then there is nothing to return.
+    Raises ConditionFailed when the lease is no longer this one, or was given to the same poll
+    again by another claim; then there is nothing to return.
     """
     tx = Transaction(taken.partition, frees=True)
     tx.expect_task(taken.task_id, "l", taken.attempt, taken.delivery, owner)
+    tx.expect_equal(store.keys.task(taken.partition, taken.task_id), "c", taken.call)
     tx.requeue(taken.task_id, taken.attempt, taken.delivery + 1)
     await store.commit(tx)

@@ -209,7 +209,9 @@ class Matcher:
 
     async def _unsubscribe_idle(self) -> None:
         deadline = trio.current_time() - KEEP_QUEUE_SECONDS
-        idle = [n for n, q in self._queues.items() if not q.waiters and not q.serving and q.idle_since < deadline]
+        idle = [
+            n for n, q in self._queues.items() if not q.waiters and not q.serving and q.idle_since < deadline
+        ]
         channels = [
             self._store.keys.wake_channel(name.marked(marker))
             for name in idle
@@ -300,7 +302,9 @@ class Matcher:
         finally:
             queue.serving = False
 
-    async def _claim_for(self, queue: _Queue, waiters: list[Waiter], partitions: list[int]) -> claims.ClaimReply:
+    async def _claim_for(
+        self, queue: _Queue, waiters: list[Waiter], partitions: list[int]
+    ) -> claims.ClaimReply:
         name = waiters[0].queue
         markers = sorted({marker for waiter in waiters for marker in waiter.markers})
         marks = {
@@ -390,11 +394,15 @@ class Matcher:
             for group in self._groups():
                 for _ in range(2):
                     if not self._may_act():
-                        raise StoreUnavailable("this node lost touch with Redis; try again or ask another node")
+                        raise StoreUnavailable(
+                            "this node lost touch with Redis; try again or ask another node"
+                        )
                     reply = await self._claim_for(queue, [waiter], group)
                     if waiter.claim is not None:
                         return waiter.claim
-                    lapsed = [p for p, due in reply.lease_due_ms.items() if claims.NO_DUE < due <= reply.now_ms]
+                    lapsed = [
+                        p for p, due in reply.lease_due_ms.items() if claims.NO_DUE < due <= reply.now_ms
+                    ]
                     if not lapsed:
                         break
                     for partition in lapsed:

@@ -1,9 +1,9 @@
 """Long polls: idempotent by ``poll_request_id``, answered with whole tasks.
 
 The lease token of a poll is derived from its request id, so a poll that is sent again, to this or
-another node, finds the lease it may already hold (H1). A record ``poll:<digest>`` says who
-serves the poll until when; whoever comes second waits for the first instead of taking a second
-task. An empty result is not stored: the record simply expires.
+another node, finds the lease it may already hold (H1). A key ``poll:<token>`` remembers for a while
+that the poll was seen. Who sends it again has given up the first answer: on the same node both
+wait for one result, on another node the newer poll takes over and the older one ends empty.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 import orjson
 import trio
 
-from cluster.clock import Clock
 from cluster.errors import StoreError
 from cluster.ids import AttemptId, TaskKind, parse_task_id
 from cluster.paging import page_token
@@ -27,15 +26,15 @@ from cluster.store.store import Store
 from cluster.times import iso_seconds
 from cluster.workflows.storage import RunCache, decode_info, decode_state
 
-FOLLOW_SECONDS = 0.05
-"""How often a repeated poll looks whether the first one, on another node, found something."""
-RECORD_GRACE_MS = 5_000
+SEEN_MS = 60_000
+"""How long after its end a poll is still known to have been sent before."""
 
 
 class _Shared:
     """A poll in flight on this node, for repetitions that arrive here too."""
 
-    def __init__(self) -> None:
+    def __init__(self, waiter: Waiter) -> None:
+        self.waiter = waiter
         self.done = trio.Event()
         self.result: PollResult | None = None
 
@@ -43,27 +42,22 @@ class _Shared:
 class Polls:
     """Answers polls of one node."""
 
-    def __init__(
-        self,
-        store: Store,
-        matcher: Matcher,
-        clock: Clock,
-        runs: RunCache,
-        *,
-        session: Callable[[], str],
-        is_live: Callable[[str], bool],
-    ) -> None:
+    def __init__(self, store: Store, matcher: Matcher, runs: RunCache, *, session: Callable[[], str]) -> None:
         self._store = store
         self._matcher = matcher
-        self._clock = clock
         self._runs = runs
         self._session = session
-        self._is_live = is_live
         self._shared: dict[str, _Shared] = {}
 
     @property
     def parked(self) -> int:
+        """Polls waiting on this node."""
         return self._matcher.statistics().parked
+
+    async def watch(self) -> None:
+        """Hear from now on which polls were taken over by other nodes."""
+        self._store.on_message(self._store.keys.changed_channel(), self._on_changed)
+        await self._store.subscribe(self._store.keys.changed_channel())
 
     def close(self) -> None:
         """End every parked poll as empty and take no more."""
@@ -72,71 +66,47 @@ class Polls:
     async def poll(self, request: PollRequest) -> PollResult:
         """Wait for a task. Raises StoreError when Redis could not be asked."""
         if request.poll_request_id is None:
-            return await self._find(request, secrets.token_hex(16), repeated=False)
+            return await self._find(request, _waiter(request, secrets.token_hex(16)), request.timeout)
         token = poll_token(request)
         deadline = trio.current_time() + request.timeout
-        shared = self._shared.get(token)
-        if shared is not None:
-            with trio.move_on_at(deadline):
+        while (shared := self._shared.get(token)) is not None:
+            with trio.move_on_at(deadline) as waited:
                 await shared.done.wait()
-            return shared.result or PollResult(PollStatus.EMPTY)
-        shared = self._shared[token] = _Shared()
+            if shared.result is not None or waited.cancelled_caught:
+                return shared.result or PollResult(PollStatus.EMPTY)
+        shared = self._shared[token] = _Shared(_waiter(request, token))
         try:
-            shared.result = await self._lead_or_follow(request, token, deadline)
+            shared.waiter.repeated = await self._seen_before(token, request.timeout)
+            remaining = deadline - trio.current_time() if request.timeout > 0 else 0
+            shared.result = await self._find(request, shared.waiter, remaining)
             return shared.result
         finally:
             del self._shared[token]
             shared.done.set()
 
-    async def _lead_or_follow(self, request: PollRequest, token: str, deadline: float) -> PollResult:
-        key = self._store.keys.poll(token)
-        ttl_ms = int(request.timeout * 1000) + RECORD_GRACE_MS
-        record = f"{self._session()} {self._clock.now_ms() + int(request.timeout * 1000)}"
-        first = await self._store.call("SET", key, record, "NX", "PX", ttl_ms, idempotent=True)
-        if first is None:
-            await self._follow(key, deadline)
-        remaining = max(0.0, deadline - trio.current_time()) if first is None else request.timeout
-        try:
-            result = await self._find(request, token, repeated=first is None, timeout=remaining)
-        except BaseException:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
-                await self._forget(key)
-            raise
-        if result.task is not None:
-            self._matcher.start_soon(self._forget, key)
-        return result
-
-    async def _follow(self, key: str, deadline: float) -> None:
-        """Wait until the node that serves this poll is done with it, dead or late."""
-        while trio.current_time() < deadline:
-            record = await self._store.call("GET", key, idempotent=True)
-            if record is None:
-                return
-            session, _, until = record.decode().rpartition(" ")
-            if session == self._session() or not self._is_live(session) or int(until) <= self._clock.now_ms():
-                return
-            await trio.sleep(FOLLOW_SECONDS)
-
-    async def _forget(self, key: str) -> None:
-        try:
-            await self._store.call("DEL", key, idempotent=True)
-        except StoreError:
-            # The record expires by itself a few seconds after the poll would have ended.
-            return
-
-    async def _find(
-        self, request: PollRequest, token: str, *, repeated: bool, timeout: float | None = None
-    ) -> PollResult:
-        waiter = Waiter(
-            queue=QueueId(request.kind, request.namespace, request.queue),
-            owner=request.worker_id,
-            token=token,
-            types=request.types,
-            markers=poll_markers(request.marker),
-            page_size=request.page_size,
-            repeated=repeated,
+    async def _seen_before(self, token: str, timeout: float) -> bool:
+        """Note that this poll was sent; if it was before, end it on whichever node serves it."""
+        ttl_ms = int(timeout * 1000) + SEEN_MS
+        first = await self._store.call(
+            "SET", self._store.keys.poll(token), "1", "NX", "PX", ttl_ms, idempotent=True
         )
-        claim = await self._matcher.wait(waiter, request.timeout if timeout is None else timeout)
+        if first is not None:
+            return False
+        message = f"poll {token} {self._session()}"
+        await self._store.call("PUBLISH", self._store.keys.changed_channel(), message, idempotent=True)
+        return True
+
+    def _on_changed(self, _channel: str, message: bytes) -> None:
+        family, _, rest = message.decode().partition(" ")
+        if family != "poll":
+            return
+        token, _, session = rest.partition(" ")
+        shared = self._shared.get(token)
+        if shared is not None and session != self._session():
+            shared.waiter.done.set()
+
+    async def _find(self, request: PollRequest, waiter: Waiter, timeout: float) -> PollResult:
+        claim = await self._matcher.wait(waiter, timeout)
         if claim is None:
             return PollResult(PollStatus.EMPTY)
         if request.kind is TaskKind.WORKFLOW:
@@ -192,6 +162,17 @@ def _deadlines(timeouts: dict[str, int], leased_at_ms: int) -> dict[str, str]:
 
 def _after(start_ms: int, seconds: int | None) -> int | None:
     return None if seconds is None else start_ms + seconds * 1000
+
+
+def _waiter(request: PollRequest, token: str) -> Waiter:
+    return Waiter(
+        queue=QueueId(request.kind, request.namespace, request.queue),
+        owner=request.worker_id,
+        token=token,
+        types=request.types,
+        markers=poll_markers(request.marker),
+        page_size=request.page_size,
+    )
 
 
 def poll_token(request: PollRequest) -> str:

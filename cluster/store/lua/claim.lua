@@ -3,7 +3,7 @@
 --
 -- KEYS[1]  any key of the first partition (routes the script)
 -- ARGV[1]  prefix of the cluster     ARGV[2]  session of the calling node
--- ARGV[3]  msgpack [bases, heads, type sets, waiters, history page size]
+-- ARGV[3]  msgpack [bases, heads, type sets, waiters, history page size, id of this call]
 --            bases      starts of the keys of the partitions to look into (one on a cluster)
 --            heads      heads to look at, of one kind, namespace and queue, one per marker
 --            type sets  lists of encoded types
@@ -20,7 +20,7 @@
 PREFIX = ARGV[1]
 local session = ARGV[2]
 local request = cmsgpack.unpack(ARGV[3])
-local bases, heads_names, type_sets, waiters, page_size = unpack(request)
+local bases, heads_names, type_sets, waiters, page_size, call = unpack(request)
 
 local KNOWN_HEADS = 64
 local SEARCH_LIMIT = 8
@@ -135,7 +135,7 @@ local function lease(id, entry, owner, token)
   local r = redis.call('HMGET', key, 'n', 'd', 'ls', 'tm', 'th', 'tc')
   local expires = now + tonumber(r[3])
   redis.call('HSET', key, 's', 'l', 'o', owner, 'k', token, 'x', text(expires), 'la', text(now),
-    'qi', entry == 'b' and 'b' or entry)
+    'qi', entry, 'c', call)
   redis.call('ZADD', P .. ':leases', text(expires), id)
   redis.call('HSET', P .. ':held', token, id)
   if r[4] ~= '' then
@@ -189,6 +189,8 @@ local function serve(waiter)
     local b, id = held_by(token, owner)
     if id then
       P = bases[b]
+      -- From now on only this call may give the task back.
+      redis.call('HSET', P .. ':task:' .. id, 'c', call)
       return claimed(waiter, b, id, 1)
     end
   end

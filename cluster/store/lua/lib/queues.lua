@@ -96,7 +96,7 @@ local function requeue(id, attempt, delivery)
   local queue = r[2] .. ':' .. r[3]
   end_lease(id, queue, r[5], r[6])
   redis.call('HSET', key, 's', 'r', 'n', attempt, 'd', delivery, 'qi', 'b')
-  redis.call('HDEL', key, 'o', 'k', 'x', 'la', 'hb', 'pg', 'tr')
+  redis.call('HDEL', key, 'o', 'k', 'c', 'x', 'la', 'hb', 'pg', 'tr')
   redis.call('ZADD', P .. ':b:' .. queue, r[4], id)
   if r[8] then
     arm(r[7], tonumber(r[8]))
