@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from compose_spec import PyOptions
 
 from cluster.settings.names import BY_VARIABLE
 
@@ -30,6 +31,11 @@ def dockerfile() -> list[tuple[str, str]]:
     text = (TOP / "deploy/Dockerfile").read_text().replace("\\\n", " ")
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     return [(line.split()[0], line.split(None, 1)[1]) for line in lines]
+
+
+def test_compose_follows_the_compose_specification() -> None:
+    parsed = PyOptions(apply_merge=True).from_yaml((TOP / "compose.yaml").read_text())
+    parsed.validate()
 
 
 def test_compose_runs_three_equal_nodes(compose: dict[str, Any]) -> None:
