@@ -1,8 +1,6 @@
-"""Headrace, a durable task server over Redis. The packages are ``cluster`` and ``nodes``."""
+"""Headrace, a durable task server over Redis. The code lives in ``cluster`` and ``nodes``."""
 
-from importlib.metadata import PackageNotFoundError, version
+from cluster.settings import Settings, load_settings
+from cluster.version import VERSION as __version__
 
-try:
-    __version__ = version("headrace")
-except PackageNotFoundError:
-    __version__ = "0+unknown"
+__all__ = ["Settings", "__version__", "load_settings"]

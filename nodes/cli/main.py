@@ -14,6 +14,7 @@ import typer
 from cluster.errors import StartupError
 from cluster.settings import Settings, load_settings
 from cluster.settings.report import Row, rows
+from cluster.version import VERSION
 from nodes.cli.console import complain, refuse, run_program
 from nodes.cli.processes import end_with_parent
 
@@ -146,9 +147,7 @@ def _print_table(table: list[Row]) -> None:
 @app.command()
 def version() -> None:
     """Show the version."""
-    from headrace import __version__
-
-    sys.stdout.write(f"headrace {__version__}\n")
+    sys.stdout.write(f"headrace {VERSION}\n")
 
 
 def main() -> None:

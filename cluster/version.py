@@ -1,0 +1,5 @@
+"""The version of this build; ``pyproject.toml`` takes it from here."""
+
+from typing import Final
+
+VERSION: Final = "0.1.0"
