@@ -32,10 +32,11 @@ class _Sample:
 
 
 class Clock:
-    """Estimates Redis time from observed replies; never goes backwards.
+    """Estimates Redis time from observed replies; from the first one on it never goes backwards.
 
     Where Redis time steps back (a failover to a server whose clock is behind) the estimate stands
-    still until it is reached again. Before the first observation it follows the host's clock.
+    still until it is reached again. Before the first observation it follows the host's clock,
+    which may be ahead and binds nothing.
     """
 
     def __init__(
@@ -70,8 +71,10 @@ class Clock:
 
     def now_us(self) -> int:
         """Redis time in microseconds since the epoch."""
-        self._latest_us = max(self._latest_us, int((self._local() + self._offset) * 1_000_000))
-        return self._latest_us
+        estimate = int((self._local() + self._offset) * 1_000_000)
+        if self._samples:
+            self._latest_us = estimate = max(self._latest_us, estimate)
+        return estimate
 
     def now_ms(self) -> int:
         """Redis time in milliseconds since the epoch."""

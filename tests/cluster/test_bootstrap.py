@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import AsyncIterator
-
 import pytest
 import structlog
 import trio
@@ -12,12 +9,6 @@ import trio
 from cluster.bootstrap import SCHEMA, ClusterRecord, bootstrap
 from cluster.errors import StartupError
 from cluster.store.store import Store, open_store
-
-
-@pytest.fixture
-async def store(redis_url: str) -> AsyncIterator[Store]:
-    async with open_store(redis_url, prefix=f"t{secrets.token_hex(4)}") as opened:
-        yield opened
 
 
 async def test_the_first_node_decides(store: Store) -> None:
@@ -30,8 +21,7 @@ async def test_the_first_node_decides(store: Store) -> None:
     assert again == ClusterRecord(SCHEMA, 8, store.keys.prefix, record.created_at_ms)
 
 
-async def test_nodes_that_start_together_agree(redis_url: str) -> None:
-    prefix = f"t{secrets.token_hex(4)}"
+async def test_nodes_that_start_together_agree(redis_url: str, prefix: str) -> None:
     records: list[ClusterRecord] = []
 
     async def start(wanted: int) -> None:
@@ -48,8 +38,7 @@ async def test_nodes_that_start_together_agree(redis_url: str) -> None:
     assert sum(record.created for record in records) <= 1
 
 
-async def test_exactly_one_of_eight_creates_it(redis_url: str) -> None:
-    prefix = f"t{secrets.token_hex(4)}"
+async def test_exactly_one_of_eight_creates_it(redis_url: str, prefix: str) -> None:
     records: list[ClusterRecord] = []
 
     async def start() -> None:
@@ -72,7 +61,7 @@ async def test_a_default_yields_to_the_record_with_a_warning(store: Store) -> No
 
 async def test_an_explicit_other_count_is_refused_in_one_line(store: Store) -> None:
     await bootstrap(store, 8)
-    with pytest.raises(StartupError, match="8 partitions, which cannot change.*it says 16") as refusal:
+    with pytest.raises(StartupError, match=r"8 partitions, which cannot change.*it says 16") as refusal:
         await bootstrap(store, 16)
     assert "\n" not in str(refusal.value)
 

@@ -19,6 +19,7 @@ class Link:
         self._flowing = trio.Event()
         self._flowing.set()
         self.is_cut = False
+        self.refused: set[str] = set()
         self.lose_replies = 0
         self.generation = store.generation
         self.clustered = False
@@ -33,7 +34,7 @@ class Link:
 
     async def run(self, script: str, keys: Sequence[str], args: Sequence[Any], **options: bool) -> Any:
         await self._flowing.wait()
-        if self.is_cut:
+        if self.is_cut or script in self.refused:
             await trio.lowlevel.checkpoint()
             raise StoreUnavailable("cut off by the test")
         self.calls.append((script, len(keys)))

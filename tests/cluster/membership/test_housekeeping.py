@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import trio
@@ -51,7 +52,7 @@ async def test_a_failed_one_starts_again_and_hurts_no_other(
         await trio.sleep(60)
         assert [partition for partition, _ in starts].count(2) == 1
         times = [at for partition, at in starts if partition == 1]
-        pauses = [round(later - earlier, 3) for earlier, later in zip(times, times[1:], strict=False)]
+        pauses = [round(later - earlier, 3) for earlier, later in pairwise(times)]
         assert pauses[:3] == [0.1, 0.2, 0.4]
         assert set(pauses[6:]) == {5.0}
         assert housekeeping.failures == len(times)

@@ -21,7 +21,7 @@ def taken(view: LeaseView) -> dict[int, str]:
 async def expired(leases: LeaseStore) -> None:
     """Look, wanting nothing, until all leases have run out."""
     with trio.fail_after(10):
-        while any(lease.owner for lease in (await leases.exchange("watcher", {}, 0)).leases):
+        while any(lease.owner for lease in (await leases.exchange("watcher", {}, 0)).leases):  # noqa: ASYNC110
             await trio.sleep(0.01)
 
 

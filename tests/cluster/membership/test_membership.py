@@ -72,7 +72,7 @@ async def until(condition: Callable[[], bool], seconds: float = 15) -> float:
     """Wait for ``condition``; how long it took."""
     started = trio.current_time()
     with trio.fail_after(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110
             await trio.sleep(0.005)
     return trio.current_time() - started
 
@@ -135,6 +135,22 @@ async def test_what_a_killed_node_kept_is_kept_within_the_lease_and_it_is_buried
             assert await store.call("ZSCORE", store.keys.dead(partition), b.member.incarnation) is not None
         late = await nodes.start("c")
         await until(lambda: shares(a, late) == [8, 8] and late.told_dead == [b.member.incarnation])
+
+
+async def test_nobody_is_told_of_a_burial_before_the_partitions_know(store: Store) -> None:
+    async with nodes_on(store) as nodes:
+        a = await nodes.start("a")
+        await until(lambda: shares(a) == [16])
+        a.link.refused.add("bury")
+        await store.call("ZADD", store.keys.sessions("alive"), 1, "gone~1")
+        await until(lambda: a.member.statistics().burials_known == 1)
+        renewals = a.member.statistics().renewals
+        await until(lambda: a.member.statistics().renewals > renewals + 3)
+        assert not a.told_dead
+        a.link.refused.clear()
+        await until(lambda: a.told_dead == ["gone~1"])
+        for partition in range(16):
+            assert await store.call("ZSCORE", store.keys.dead(partition), "gone~1") is not None
 
 
 async def test_a_node_that_stood_still_too_long_comes_back_as_another(store: Store) -> None:

@@ -98,7 +98,7 @@ async def test_a_suspicion_from_another_store_generation_starts_over(store: Stor
     first, _ = await suspected(store, b, a)
     link.generation = "after a failover"
     with trio.fail_after(10):
-        while (await b.renew()).now_us / 1000 < first + 290:
+        while (await b.renew()).now_us / 1000 < first + 290:  # noqa: ASYNC110
             await trio.sleep(0.01)
     second = await mark_of(store, a.incarnation)
     assert second is not None
