@@ -28,6 +28,7 @@ import base64
 import binascii
 import math
 import struct
+from collections.abc import Iterator
 from typing import Any, Final
 
 from cluster.errors import HeadraceError
@@ -56,18 +57,17 @@ def is_envelope(value: object) -> bool:
 
 def nested_too_deep(value: object, limit: int = MAX_NESTING) -> bool:
     """Whether more than ``limit`` arrays and objects stand inside each other."""
-    level: list[Any] = [value]
-    for _ in range(limit + 1):
+    level: list[Any] = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(limit):
         level = [
             inner
             for item in level
-            if isinstance(item, (dict, list))
             for inner in (item.values() if isinstance(item, dict) else item)
             if isinstance(inner, (dict, list))
         ]
         if not level:
-            return False
-    return True
+            break
+    return bool(level)
 
 
 def encode(value: object) -> Payload:
@@ -102,8 +102,6 @@ def decode(payload: Payload) -> Any:
 
 
 def _write_value(out: bytearray, value: object, depth: int) -> None:
-    if depth > MAX_NESTING:
-        raise PayloadError(f"a value may not be nested deeper than {MAX_NESTING}")
     match value:
         case None:
             out += _NULL
@@ -125,23 +123,32 @@ def _write_value(out: bytearray, value: object, depth: int) -> None:
             _write_bytes(out, _utf8(value))
         case list():
             out += _ARRAY
+            inside = _inside(depth)
             if value:
                 _write_long(out, len(value))
                 for item in value:
-                    _write_value(out, item, depth + 1)
+                    _write_value(out, item, inside)
             out.append(0)
         case dict():
             out += _MAP
+            inside = _inside(depth)
             if value:
                 _write_long(out, len(value))
                 for key, item in value.items():
                     if not isinstance(key, str):
                         raise PayloadError(f"a key must be a string, not {type(key).__name__}")
                     _write_bytes(out, _utf8(key))
-                    _write_value(out, item, depth + 1)
+                    _write_value(out, item, inside)
             out.append(0)
         case _:
             raise PayloadError(f"{type(value).__name__} cannot be encoded")
+
+
+def _inside(depth: int) -> int:
+    """The depth inside one more array or map."""
+    if depth >= MAX_NESTING:
+        raise PayloadError(f"a value may not be nested deeper than {MAX_NESTING}")
+    return depth + 1
 
 
 def _write_long(out: bytearray, value: int) -> None:
@@ -174,8 +181,6 @@ class _Reader:
         self.position = position
 
     def value(self, depth: int) -> Any:
-        if depth > MAX_NESTING:
-            raise PayloadError(f"a value may not be nested deeper than {MAX_NESTING}")
         match self._long():
             case 0:
                 return None
@@ -190,13 +195,15 @@ class _Reader:
             case 5:
                 return self._text()
             case 6:
-                return [self.value(depth + 1) for count in self._blocks() for _ in range(count)]
+                inside = _inside(depth)
+                return [self.value(inside) for count in self._blocks() for _ in range(count)]
             case 7:
-                return {self._text(): self.value(depth + 1) for count in self._blocks() for _ in range(count)}
+                inside = _inside(depth)
+                return {self._text(): self.value(inside) for count in self._blocks() for _ in range(count)}
             case index:
                 raise PayloadError(f"the schema has no branch {index}")
 
-    def _blocks(self) -> Any:
+    def _blocks(self) -> Iterator[int]:
         """The item count of each block; a negative count is followed by the block's size in bytes."""
         while count := self._long():
             if count < 0:

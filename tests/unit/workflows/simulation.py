@@ -22,10 +22,19 @@ from cluster.workflows.changes import (
 )
 from cluster.workflows.commands import check_fields, normalise
 from cluster.workflows.events import encode_event
-from cluster.workflows.records import ActivityState, Lease, Payload, Record, Run, RunInfo, RunState, TimerState
+from cluster.workflows.records import (
+    ActivityState,
+    Lease,
+    Payload,
+    Record,
+    Run,
+    RunInfo,
+    RunState,
+    TimerState,
+)
 
 R = TypeVar("R", bound=Record)
-I = TypeVar("I", ActivityState, TimerState)
+Item = TypeVar("Item", ActivityState, TimerState)
 
 RUN_ID = "01KB8M3V6T5Q0Z9W2N4X7C1D0G"
 START_US = 1_764_504_000_123_456
@@ -348,6 +357,6 @@ def _stored(record: R) -> R:
     return again
 
 
-def _merged(old: dict[int, I], changes: dict[int, I | None]) -> dict[int, I]:
+def _merged(old: dict[int, Item], changes: dict[int, Item | None]) -> dict[int, Item]:
     merged = {**old, **changes}
     return {step: _stored(item) for step, item in merged.items() if item is not None}

@@ -55,9 +55,10 @@ def test_a_run_with_limits_arms_the_earlier_one() -> None:
 def test_the_status_is_pending_until_the_first_completion() -> None:
     sim = Simulation()
     sim.claim()
-    assert sim.state.status is RunStatus.PENDING
+    seen = [sim.state.status]
     sim.complete(timer())
-    assert sim.state.status is RunStatus.WAITING
+    seen.append(sim.state.status)
+    assert seen == [RunStatus.PENDING, RunStatus.WAITING]
 
 
 def test_completing_answers_with_what_was_created() -> None:
@@ -80,7 +81,13 @@ def test_markers_leave_an_event_and_no_task() -> None:
     sim = Simulation()
     changes = sim.complete(
         {"type": "record_side_effect", "result": BLOB},
-        {"type": "record_version_marker", "change_id": "p1", "version": 1, "min_supported": -1, "max_supported": 1},
+        {
+            "type": "record_version_marker",
+            "change_id": "p1",
+            "version": 1,
+            "min_supported": -1,
+            "max_supported": 1,
+        },
     )
     assert sim.payload("SideEffectRecorded") == {"sequence": 1, "result": BLOB, "payload_codec": "avro"}
     assert sim.payload("VersionMarkerRecorded") == {
@@ -107,7 +114,9 @@ def test_absent_values_give_no_codec() -> None:
 
 def test_completing_a_run_drops_everything_that_is_open() -> None:
     sim = Simulation(run_deadline_ms=START_US // 1000 + 600_000)
-    sim.complete(activity(), activity(retry_policy={"max_attempts": 2, "backoff_seconds": [9]}), timer(), timer(0))
+    sim.complete(
+        activity(), activity(retry_policy={"max_attempts": 2, "backoff_seconds": [9]}), timer(), timer(0)
+    )
     sim.claim_activity(1)
     sim.claim_activity(2)
     sim.fail_activity(2)
@@ -159,14 +168,18 @@ def test_failing_a_run_keeps_the_failure() -> None:
     assert sim.state.status is RunStatus.FAILED
     assert sim.state.closed_reason == "failed"
     assert changes.outcome["run_status"] == "failed"
-    assert sim.payload("WorkflowFailed") == sim.state.failure == {
-        "failure_category": "application",
-        "message": "no stock",
-        "exception_type": "OutOfStock",
-        "exception": exception,
-        "failed_step_sequence": 1,
-        "non_retryable": True,
-    }
+    assert (
+        sim.payload("WorkflowFailed")
+        == sim.state.failure
+        == {
+            "failure_category": "application",
+            "message": "no stock",
+            "exception_type": "OutOfStock",
+            "exception": exception,
+            "failed_step_sequence": 1,
+            "non_retryable": True,
+        }
+    )
 
 
 @pytest.mark.parametrize("second", [COMPLETE, FAIL])
