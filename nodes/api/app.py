@@ -1,13 +1,14 @@
 """The Quart application: converts between ASGI and the pipeline, and reads bodies safely.
 
-A body has to arrive within ``BODY_SECONDS`` and not slower than ``BODY_BYTES_PER_SECOND`` (after a
-grace period), and is refused before it is read when it is declared too large. While a handler waits
+A body has to arrive in time (:class:`BodyLimits`), and is refused before it is read when it is
+declared too large. While a handler waits
 (a parked poll), the connection is watched: a client that leaves cancels it.
 """
 
 from __future__ import annotations
 
-from typing import Final, Protocol, cast
+from dataclasses import dataclass
+from typing import Protocol, cast
 
 import trio
 from hypercorn.typing import HTTPScope
@@ -21,9 +22,23 @@ from cluster.errors import Refused
 from nodes.api import guards
 from nodes.api.messages import Request, Response
 
-BODY_SECONDS: Final = 10.0
-BODY_GRACE_SECONDS: Final = 2.0
-BODY_BYTES_PER_SECOND: Final = 1024
+
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """How fast a body has to arrive: within ``seconds``, and after ``grace_seconds`` at
+    ``bytes_per_second`` on average.
+    """
+
+    seconds: float = 10.0
+    grace_seconds: float = 2.0
+    bytes_per_second: int = 1024
+
+    def allowed(self, received: int) -> float:
+        """Seconds after the start by which more than ``received`` bytes must be here."""
+        return min(self.seconds, self.grace_seconds + received / self.bytes_per_second)
+
+
+_DEFAULT_LIMITS = BodyLimits()
 
 
 class Answering(Protocol):
@@ -34,7 +49,9 @@ class Answering(Protocol):
     def refuse(self, request: Request, refusal: Refused) -> Response: ...
 
 
-def create_app(pipeline: Answering, max_body_bytes: int) -> QuartTrio:
+def create_app(
+    pipeline: Answering, max_body_bytes: int, body_limits: BodyLimits = _DEFAULT_LIMITS
+) -> QuartTrio:
     """An ASGI application that answers every request through ``pipeline``."""
     app = QuartTrio("headrace")
     app.config["RESPONSE_TIMEOUT"] = None
@@ -53,7 +70,7 @@ def create_app(pipeline: Answering, max_body_bytes: int) -> QuartTrio:
             tuple(scope["headers"]),
         )
         try:
-            body = await _read_body(head, max_body_bytes)
+            body = await _read_body(head, max_body_bytes, body_limits)
         except Refused as refusal:
             response = pipeline.refuse(head, refusal)
             # The rest of the body was not read, so nothing else can follow on this connection.
@@ -66,19 +83,18 @@ def create_app(pipeline: Answering, max_body_bytes: int) -> QuartTrio:
     return app
 
 
-async def _read_body(head: Request, limit: int) -> bytes:
+async def _read_body(head: Request, limit: int, speed: BodyLimits) -> bytes:
     if (head.content_length or 0) > limit:
         raise guards.too_large(limit)
     body = bytearray()
     began = trio.current_time()
     try:
-        with trio.CancelScope(deadline=began + BODY_GRACE_SECONDS) as scope:
+        with trio.CancelScope(deadline=began + speed.allowed(0)) as scope:
             async for chunk in current.body:
                 body += chunk
                 if len(body) > limit:
                     raise guards.too_large(limit)
-                earned = BODY_GRACE_SECONDS + len(body) / BODY_BYTES_PER_SECOND
-                scope.deadline = began + min(BODY_SECONDS, earned)
+                scope.deadline = began + speed.allowed(len(body))
     except RequestEntityTooLarge:
         raise guards.too_large(limit) from None
     if scope.cancelled_caught:

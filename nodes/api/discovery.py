@@ -204,7 +204,7 @@ async def ready(call: Call) -> Reply:
     }
     if database == "missing":
         checks["migrations"]["remediation"] = "Start a node, or run the bootstrap command."
-    ok = all(check["status"] == "ok" for check in checks.values())
+    ok = not node.stopping and all(check["status"] == "ok" for check in checks.values())
     return Reply(
         {
             "status": "ready" if ok else "not_ready",

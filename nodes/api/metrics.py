@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
-from typing import Any, Final, Protocol
+from typing import Final
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -25,27 +25,17 @@ from prometheus_client.registry import Collector
 
 from cluster.ids import TaskKind
 from cluster.queues.model import PollStatus
+from nodes.api.ports import NodePort
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST.encode()
 _SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _KINDS: Final = {TaskKind.WORKFLOW: "workflow", TaskKind.ACTIVITY: "activity"}
 
 
-class Observed(Protocol):
-    """What the gauges read when they are scraped."""
-
-    @property
-    def polls(self) -> Any: ...
-    @property
-    def store(self) -> Any: ...
-    @property
-    def membership(self) -> Any: ...
-
-
 class Metrics:
     """Counts what the routes do; reads the node's own counters when scraped."""
 
-    def __init__(self, node: Observed) -> None:
+    def __init__(self, node: NodePort) -> None:
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "headrace_http_requests",
@@ -94,7 +84,7 @@ class Metrics:
 class _NodeCollector(Collector):
     """Turns the frozen statistics of the node's parts into samples at scrape time."""
 
-    def __init__(self, node: Observed) -> None:
+    def __init__(self, node: NodePort) -> None:
         self._node = node
 
     def describe(self) -> Iterable[Metric]:

@@ -16,11 +16,11 @@ from cluster.settings.schema import Settings
 from cluster.times import iso_seconds, iso_us
 from cluster.workflows.engine import StartRequest
 from cluster.workflows.records import RunStatus
+from cluster.workflows.visibility import RunView
 from nodes.api import documents
 from nodes.api.call import Call
 from nodes.api.fields import Fields, Integer, OptionalText, Seconds, ShortText, Trimmed
 from nodes.api.payloads import read_payload, show_envelope, show_value
-from nodes.api.ports import RunView
 from nodes.api.routes import Reply
 
 DEFAULT_QUEUE: Final = "default"

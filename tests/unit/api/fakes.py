@@ -147,6 +147,7 @@ class FakeNode:
     store: MemoryStore = field(default_factory=MemoryStore)
     engine: FakeEngine = field(default_factory=FakeEngine)
     polls: FakePolls = field(default_factory=FakePolls)
+    stopping: bool = False
 
     def __post_init__(self) -> None:
         store = cast(Store, self.store)
@@ -171,7 +172,7 @@ class Client:
 
     def __init__(self, node: FakeNode) -> None:
         self.node = node
-        self.metrics = Metrics(node)
+        self.metrics = Metrics(cast(NodePort, node))
         self.pipeline = Pipeline(cast(NodePort, node), self.metrics)
 
     async def send(
