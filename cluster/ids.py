@@ -94,6 +94,14 @@ def partition_of_run(run_id: str) -> int | None:
         return None
 
 
+def partition_of_task(task: TaskId) -> int:
+    """Partition of a parsed task id."""
+    partition = partition_of_run(task.run_id)
+    if partition is None:
+        raise ValueError(f"not a run id: {task.run_id!r}")
+    return partition
+
+
 def parse_task_id(text: str) -> TaskId | None:
     """The parts of a task id, or None when ``text`` is no task id."""
     match = _TASK_ID.fullmatch(text)

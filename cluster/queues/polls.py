@@ -26,7 +26,7 @@ from cluster.store.store import Store
 from cluster.times import iso_seconds
 from cluster.workflows.storage import RunCache, decode_info, decode_state
 
-SEEN_MS = 60_000
+SEEN_MS = 20_000
 """How long after its end a poll is still known to have been sent before."""
 
 

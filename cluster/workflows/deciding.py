@@ -1,0 +1,131 @@
+"""The loop behind every change of a run: load, decide, commit; again if somebody was faster.
+
+What this node remembers of a run saves the read, never a check: a commit or refusal that rests on
+memory is tried again on what the store holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from cluster.clock import Clock
+from cluster.errors import ConditionFailed, Refused, StoreUnavailable
+from cluster.ids import partition_of_run
+from cluster.store.store import Store
+from cluster.store.transaction import Transaction, TransactionTooLarge
+from cluster.workflows import guards
+from cluster.workflows.changes import Changes
+from cluster.workflows.planning import LeaseTimes, plan
+from cluster.workflows.storage import RunCache, Snapshot, changed_run, load
+
+ATTEMPTS: Final = 20
+"""How often a decision is made anew because somebody else changed the run meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One decision about one run.
+
+    ``decide`` gets what was read and answers with changes, or None when there is nothing to do.
+    ``expect`` adds the conditions that go beyond the run's version.
+    """
+
+    run_id: str
+    decide: Callable[[Snapshot], Changes | None]
+    expect: Callable[[Transaction, Snapshot], None]
+    task_id: str = ""
+    fields: tuple[str, ...] = ()
+    whole: bool = False
+    ends: str = ""
+    orphan: Callable[[], Awaitable[object]] | None = None
+    """What to do when the run is gone; None: refuse."""
+
+
+class Decider:
+    """Makes decisions about runs; the parts of the engine build on it."""
+
+    def __init__(
+        self, store: Store, clock: Clock, runs: RunCache, leases: LeaseTimes, random: Random
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._runs = runs
+        self._leases = leases
+        self._random = random
+
+    async def decide(self, step: Step, *, fresh: bool = False) -> dict[str, Any]:
+        """Decide until a commit holds; returns the outcome for the caller.
+
+        ``fresh`` reads the run even when this node remembers it. Raises what the decision raises.
+        """
+        remembered = not fresh
+        for _ in range(ATTEMPTS):
+            snapshot = None
+            if remembered:
+                snapshot = self._runs.guess(
+                    step.run_id, task_id=step.task_id, fields=step.fields, whole=step.whole
+                )
+            if snapshot is None:
+                remembered = False
+                snapshot = await load(
+                    self._store, step.run_id, task_id=step.task_id, fields=step.fields, whole=step.whole
+                )
+            if snapshot is None:
+                if step.orphan is None:
+                    raise guards.task_not_found(step.ends)
+                await step.orphan()
+                return {}
+            try:
+                changes = await self._decide_and_commit(step, snapshot)
+            except ConditionFailed:
+                self._runs.forget(step.run_id, step.task_id)
+            except Refused:
+                if not snapshot.cached:
+                    raise
+            else:
+                if changes is None:
+                    return {}
+                if changes.refusal is not None:
+                    raise changes.refusal
+                return dict(changes.outcome)
+            remembered = False
+        raise contended(step.run_id)
+
+    async def _decide_and_commit(self, step: Step, snapshot: Snapshot) -> Changes | None:
+        changes = step.decide(snapshot)
+        if changes is None:
+            return None
+        run = snapshot.run
+        partition = partition_of_run(step.run_id) or 0
+        tx = self.transaction(partition, step.run_id)
+        tx.expect_equal(self._store.keys.run(partition, step.run_id), "v", run.version)
+        step.expect(tx, snapshot)
+        try:
+            size = plan(tx, self._store.keys, run, changes, self._leases)
+            await self._store.commit(tx)
+        except TransactionTooLarge as error:
+            raise Refused("payload_too_large", str(error), status=422) from error
+        self._runs.forget_lease(step.ends)
+        self._runs.learn_commit(changed_run(run, changes.state, changes.activities, changes.timers), size)
+        return changes
+
+    def transaction(self, partition: int, run_id: str) -> Transaction:
+        request_id = f"{self._random.getrandbits(64):016x}"
+        return Transaction(partition, ring=self._store.keys.run(partition, run_id), request_id=request_id)
+
+    def now_ms(self, snapshot: Snapshot) -> int:
+        return snapshot.now_ms or self._clock.now_ms()
+
+
+def expect_workflow_task(tx: Transaction, snapshot: Snapshot) -> None:
+    """What was decided depends on whether the workflow task is leased: rule 4.8.2."""
+    state = snapshot.run.state
+    if state.task_open and not state.task_waiting:
+        tx.expect_task_state(snapshot.workflow_task.task_id, snapshot.workflow_task.state)
+
+
+def contended(run_id: str) -> StoreUnavailable:
+    return StoreUnavailable(f"run {run_id} changes faster than this node can decide; try again")

@@ -1,0 +1,135 @@
+"""Starting workflows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from cluster.errors import ConditionFailed, Refused, StoreUnavailable
+from cluster.ids import draw_workflow_id, new_run_id, partition_of_workflow
+from cluster.store.transaction import TransactionTooLarge
+from cluster.workflows import machine
+from cluster.workflows.deciding import Decider
+from cluster.workflows.planning import plan
+from cluster.workflows.records import Payload, Run, RunInfo, RunState, RunStatus
+from cluster.workflows.storage import changed_run, encode_record, load
+
+
+@dataclass(frozen=True, slots=True)
+class StartRequest:
+    """A validated start. ``workflow_id`` None: the server makes one."""
+
+    namespace: str
+    workflow_type: str
+    task_queue: str
+    workflow_id: str | None = None
+    input: Payload | None = None
+    business_key: str | None = None
+    memo: dict[str, Any] = field(default_factory=dict)
+    search_attributes: dict[str, Any] = field(default_factory=dict)
+    execution_timeout_seconds: int | None = None
+    run_timeout_seconds: int | None = None
+    duplicate_policy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """``outcome`` is ``started_new`` or ``returned_existing_active``."""
+
+    info: RunInfo
+    status: RunStatus
+    outcome: str
+
+
+class Starts(Decider):
+    """Starts workflow executions."""
+
+    async def start(self, request: StartRequest) -> Started:
+        """Start a workflow in one commit: instance, run, history and first workflow task.
+
+        Raises Refused ``duplicate_not_allowed`` or ``workflow_id_reserved_in_namespace`` (409).
+        """
+        keys = self._store.keys
+        now_us = self._clock.now_us()
+        now_ms = now_us // 1000
+        workflow_id = request.workflow_id or draw_workflow_id(
+            self._random.randrange(keys.partitions), keys.partitions, now_ms, self._random
+        )
+        partition = partition_of_workflow(workflow_id, keys.partitions)
+        info = _run_info(request, workflow_id, new_run_id(partition, now_ms, self._random), now_us)
+        changes = machine.start(info, now_us)
+        run = Run(info=info, state=RunState(), version=0)
+        run_key = keys.run(partition, info.run_id)
+        tx = self.transaction(partition, info.run_id)
+        tx.expect_absent(keys.workflow(partition, workflow_id))
+        tx.hset(keys.workflow(partition, workflow_id), {"ns": info.namespace, "run": info.run_id, "runs": 1})
+        tx.hset(
+            run_key,
+            {
+                "i": encode_record(info),
+                "wid": workflow_id,
+                "type": info.workflow_type,
+                "bk": info.business_key or "",
+            },
+        )
+        tx.redis("ZADD", keys.runs(partition, info.namespace), now_ms, info.run_id)
+        try:
+            size = plan(tx, keys, run, changes, self._leases)
+            await self._store.commit(tx)
+        except ConditionFailed:
+            return await self._existing(request, partition, workflow_id)
+        except TransactionTooLarge as error:
+            raise Refused("payload_too_large", str(error), status=413) from error
+        self._runs.learn_commit(changed_run(run, changes.state, changes.activities, changes.timers), size)
+        return Started(info, changes.state.status, "started_new")
+
+    async def _existing(self, request: StartRequest, partition: int, workflow_id: str) -> Started:
+        namespace, run_id = await self._store.call(
+            "HMGET", self._store.keys.workflow(partition, workflow_id), "ns", "run", idempotent=True
+        )
+        if namespace is None:
+            raise StoreUnavailable("the workflow was removed while it was started; try again")
+        if namespace.decode() != request.namespace:
+            raise Refused(
+                "workflow_id_reserved_in_namespace",
+                f"Workflow id {workflow_id!r} is already used in another namespace.",
+                workflow_id=workflow_id,
+            )
+        snapshot = await load(self._store, run_id.decode())
+        if snapshot is not None and request.duplicate_policy == "use-existing":
+            status = snapshot.run.state.status
+            if not status.closed:
+                return Started(snapshot.run.info, status, "returned_existing_active")
+        raise Refused(
+            "duplicate_not_allowed",
+            f"Workflow {workflow_id!r} already exists; choose another id or duplicate_policy use-existing.",
+            outcome="rejected_duplicate",
+            workflow_id=workflow_id,
+            run_id=run_id.decode(),
+            workflow_type=snapshot.run.info.workflow_type if snapshot else request.workflow_type,
+        )
+
+
+def _run_info(request: StartRequest, workflow_id: str, run_id: str, now_us: int) -> RunInfo:
+    now_ms = now_us // 1000
+    return RunInfo(
+        namespace=request.namespace,
+        workflow_id=workflow_id,
+        run_id=run_id,
+        workflow_type=request.workflow_type,
+        task_queue=request.task_queue,
+        business_key=request.business_key,
+        payload_codec=request.input.codec if request.input else "avro",
+        input=request.input,
+        memo=request.memo,
+        search_attributes=request.search_attributes,
+        execution_timeout_seconds=request.execution_timeout_seconds,
+        run_timeout_seconds=request.run_timeout_seconds,
+        started_at_us=now_us,
+        execution_deadline_ms=_deadline(now_ms, request.execution_timeout_seconds),
+        run_deadline_ms=_deadline(now_ms, request.run_timeout_seconds),
+    )
+
+
+def _deadline(now_ms: int, seconds: int | None) -> int | None:
+    return None if seconds is None else now_ms + seconds * 1000
