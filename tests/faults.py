@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import trio
 
@@ -19,6 +20,7 @@ class FaultProxy:
     cut before any byte of a reply passes back; happens once. ``reply_budget``: so many more reply
     bytes pass, then everything is cut; happens once. ``delay`` (s) before each reply chunk.
     ``black_hole``: nothing passes, nothing is closed. ``refusing``: new connections are closed.
+    ``connections`` and ``replies`` (chunks) count what passed.
     """
 
     upstream: tuple[str, int]
@@ -28,6 +30,7 @@ class FaultProxy:
     delay: float = 0.0
     refusing: bool = False
     connections: int = 0
+    replies: int = 0
     lost: trio.Event = field(default_factory=trio.Event)
     _open: set[trio.SocketStream] = field(default_factory=set)
     _flowing: trio.Event = field(default_factory=trio.Event)
@@ -110,6 +113,7 @@ class FaultProxy:
                         self.lost.set()
                         break
                 await client.send_all(chunk)
+                self.replies += 1
         scope.cancel()
 
 
@@ -118,9 +122,7 @@ async def open_proxy(upstream: tuple[str, int]) -> AsyncIterator[FaultProxy]:
     """A proxy in front of ``upstream`` (host, port) on a free loopback port."""
     proxy = FaultProxy(upstream)
     async with trio.open_nursery() as nursery:
-        listeners = await nursery.start(
-            lambda task_status: trio.serve_tcp(proxy._serve, 0, host="127.0.0.1", task_status=task_status)
-        )
+        listeners = await nursery.start(partial(trio.serve_tcp, proxy._serve, 0, host="127.0.0.1"))
         proxy.port = listeners[0].socket.getsockname()[1]
         yield proxy
         nursery.cancel_scope.cancel()

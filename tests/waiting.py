@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 import trio
 
 
-async def eventually(condition: Callable[[], Awaitable[bool] | bool], timeout: float = 10.0) -> None:
-    """Look again and again until ``condition`` holds; fails after ``timeout`` seconds."""
-    with trio.fail_after(timeout):
+async def eventually(condition: Callable[[], Awaitable[bool] | bool], within: float = 10.0) -> None:
+    """Look again and again until ``condition`` holds; fails after ``within`` seconds."""
+    with trio.fail_after(within):
         while True:
             held = condition()
             if held if isinstance(held, bool) else await held:

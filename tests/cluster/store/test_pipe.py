@@ -11,7 +11,9 @@ import trio
 
 from cluster.errors import OutcomeUnknown, StoreError, StoreFull, StoreRefused, StoreUnavailable
 from cluster.store import pipe as pipe_module
+from cluster.store import store as store_module
 from cluster.store.lane import BATCH_COMMANDS
+from cluster.store.scripts import assemble
 from cluster.store.store import Store, open_store
 from cluster.store.transaction import Transaction
 from tests.conftest import SharedServers
@@ -288,10 +290,14 @@ async def test_out_of_memory_has_its_own_error(own_server: Server, prefix: str) 
 
 
 async def test_a_replica_is_not_used(own_server: Server, tmp_path: Path) -> None:
-    with run_server("valkey", tmp_path, "--replicaof", f"127.0.0.1 {own_server.port}") as replica:
-        with pytest.raises(StoreUnavailable, match="is a replica"):
-            async with open_store(replica.url, call_timeout=0.3):
-                pass
+    replicaof = ("--replicaof", f"127.0.0.1 {own_server.port}")
+    (tmp_path / "replica").mkdir()
+    with (
+        run_server("valkey", tmp_path / "replica", *replicaof) as replica,
+        pytest.raises(StoreUnavailable, match="is a replica"),
+    ):
+        async with open_store(replica.url, call_timeout=0.3):
+            pass
 
 
 async def test_a_stopped_server_closes_quickly(own_server: Server, prefix: str) -> None:
@@ -313,9 +319,6 @@ async def test_a_closed_store_refuses(valkey_url: str) -> None:
 async def test_a_script_that_does_not_compile_is_refused(
     valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cluster.store import store as store_module
-    from cluster.store.scripts import assemble
-
     monkeypatch.setattr(store_module, "load_script", lambda name: assemble(name, "this is not lua", {}))
     async with open_store(valkey_url) as store:
         with trio.fail_after(2), pytest.raises(StoreRefused, match="compil"):

@@ -1,0 +1,203 @@
+"""Sentinel, Cluster, Unix sockets, passwords and replicas, each on real servers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from cluster.errors import ConditionFailed, NotDurable, StoreUnavailable
+from cluster.store.store import open_store
+from cluster.store.transaction import Transaction
+from tests.servers import KINDS, Sentinel, Server, free_port, run_cluster, run_server
+from tests.waiting import eventually
+
+
+@pytest.fixture(params=KINDS)
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    with run_cluster(request.param, tmp_path) as server:
+        yield server
+
+
+@pytest.fixture(params=KINDS)
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Server, Server]]:
+    """A primary and its replica, in sync."""
+    for name in ("primary", "replica"):
+        (tmp_path / name).mkdir()
+    with (
+        run_server(request.param, tmp_path / "primary", "--repl-diskless-sync-delay", "0") as primary,
+        run_server(
+            request.param, tmp_path / "replica", "--replicaof", f"127.0.0.1 {primary.port}"
+        ) as replica,
+    ):
+        with primary.client() as client:
+            client.execute_command("SET", "probe", 1)
+            assert client.wait(1, 10_000) == 1
+        yield primary, replica
+
+
+async def test_cluster_routes_by_slot(cluster: Server) -> None:
+    url = f"redis+cluster://127.0.0.1:{cluster.port}"
+    async with open_store(url, partitions=16) as store:
+        assert store.clustered
+        assert store.generation.count(":") == 1
+        async with trio.open_nursery() as nursery:
+            for partition in range(16):
+                for _ in range(10):
+                    nursery.start_soon(store.call, "INCR", store.keys.touch(partition))
+        for partition in range(16):
+            assert await store.call("GET", store.keys.touch(partition)) == b"10"
+        await store.subscribe("c")
+        assert await store.call("PUBLISH", "c", "x") == 1
+
+
+async def test_commit_runs_on_a_cluster(cluster: Server) -> None:
+    async with open_store(f"redis+cluster://127.0.0.1:{cluster.port}") as store:
+        for partition in range(4):
+            run = store.keys.run(partition, "run")
+            tx = Transaction(partition, ring=run, request_id="rid")
+            tx.hset(run, {"version": 1})
+            assert await store.commit(tx) is True
+            assert await store.commit(tx) is False
+            failing = Transaction(partition)
+            failing.expect_equal(run, "version", 2)
+            with pytest.raises(ConditionFailed):
+                await store.commit(failing)
+
+
+@pytest.fixture
+async def two_nodes(tmp_path: Path) -> AsyncIterator[tuple[Server, Server]]:
+    """A Cluster of two primaries with half of the slots each."""
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    options = ("--cluster-enabled", "yes")
+    with (
+        run_server("valkey", tmp_path / "a", *options) as a,
+        run_server("valkey", tmp_path / "b", *options) as b,
+        a.client() as first,
+        b.client() as second,
+    ):
+        first.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 8191)
+        second.execute_command("CLUSTER", "ADDSLOTSRANGE", 8192, 16383)
+        second.execute_command("CLUSTER", "SET-CONFIG-EPOCH", 2)
+        first.execute_command("CLUSTER", "MEET", "127.0.0.1", b.port)
+
+        def formed() -> bool:
+            for client in (first, second):
+                state = str(client.execute_command("CLUSTER", "INFO"))
+                if "cluster_state:ok" not in state or len(client.execute_command("CLUSTER", "SLOTS")) < 2:
+                    return False
+            return True
+
+        await eventually(formed)
+        yield a, b
+
+
+async def test_a_moved_slot_is_followed(two_nodes: tuple[Server, Server]) -> None:
+    a, b = two_nodes
+    async with open_store(f"redis+cluster://127.0.0.1:{a.port}") as store:
+        assert len(store.generation.split(",")) == 2
+        key = store.keys.touch(0)
+        await store.call("INCR", key)
+        with a.client() as first, b.client() as second:
+            slot = first.execute_command("CLUSTER", "KEYSLOT", key)
+            first_id, second_id = (bytes(c.execute_command("CLUSTER", "MYID")) for c in (first, second))
+
+            # While the slot migrates, a missing key answers ASK.
+            second.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", first_id)
+            first.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", second_id)
+            first.execute_command("MIGRATE", "127.0.0.1", b.port, key, 0, 5000)
+            assert await store.call("INCR", key) == 2
+
+            # Afterwards it answers MOVED.
+            for client in (second, first):
+                client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", second_id)
+            assert await store.call("INCR", key) == 3
+            assert second.execute_command("GET", key) == b"3"
+        tx = Transaction(0)
+        tx.redis("INCR", key)
+        assert await store.commit(tx)
+
+
+async def test_wait_confirms_writes(pair: tuple[Server, Server], prefix: str) -> None:
+    primary, replica = pair
+    async with open_store(primary.url, prefix=prefix, durability="replica:1") as store:
+        await store.call("SET", f"{prefix}:a", 1)
+        with replica.client() as client:
+            assert client.get(f"{prefix}:a") == b"1"
+        tx = Transaction(0)
+        tx.redis("SET", store.keys.touch(0), 7)
+        assert await store.commit(tx)
+        with replica.client() as client:
+            assert client.get(store.keys.touch(0)) == b"7"
+
+
+async def test_an_unconfirmed_write_is_no_success(pair: tuple[Server, Server], prefix: str) -> None:
+    primary, replica = pair
+    async with open_store(primary.url, prefix=prefix, durability="replica:1") as store:
+        await store.call("SET", f"{prefix}:a", 1)
+        replica.kill()
+        with pytest.raises(NotDurable, match="0 of 1"):
+            await store.call("SET", f"{prefix}:a", 2)
+        assert await store.call("GET", f"{prefix}:a") == b"2"
+        tx = Transaction(0)
+        tx.redis("SET", store.keys.touch(0), 7)
+        with pytest.raises(NotDurable):
+            await store.commit(tx)
+        assert store.statistics().pipe.not_durable == 2
+
+
+async def test_sentinel_fail_over(pair: tuple[Server, Server], tmp_path: Path, prefix: str) -> None:
+    primary, replica = pair
+    (tmp_path / "sentinel").mkdir()
+    (tmp_path / "sentinel" / "sentinel.conf").write_text(
+        f"sentinel monitor mymaster 127.0.0.1 {primary.port} 1\n"
+        "sentinel down-after-milliseconds mymaster 300\n"
+        "sentinel failover-timeout mymaster 2000\n"
+    )
+    sentinel = Sentinel(primary.kind, tmp_path / "sentinel", free_port())
+    sentinel.start()
+    try:
+        with sentinel.client() as client:
+            await eventually(lambda: client.sentinel_slaves("mymaster") != [])
+        url = f"redis+sentinel://127.0.0.1:{sentinel.port}/mymaster/0"
+        async with open_store(url, call_timeout=20) as store:
+            reconnected = trio.Event()
+            store.on_reconnect(reconnected.set)
+            await store.subscribe(f"{prefix}:c")
+            await store.call("SET", f"{prefix}:a", 1)
+            first = store.generation
+            with primary.client() as client:
+                assert client.wait(0, 100) >= 0
+            primary.kill()
+            with trio.fail_after(20):
+                assert await store.call("INCR", f"{prefix}:a", idempotent=True) >= 1
+                await reconnected.wait()
+            assert store.generation != first
+            with replica.client() as client:
+                assert client.exists(f"{prefix}:a")
+    finally:
+        sentinel.kill()
+
+
+async def test_a_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "s%41 x.sock"
+    with run_server("valkey", tmp_path, "--unixsocket", str(path)):
+        url = "unix://" + str(path).replace("%", "%25").replace(" ", "%20")
+        async with open_store(url) as store:
+            assert await store.call("PING") == b"PONG"
+
+
+async def test_passwords_are_used_and_never_shown(tmp_path: Path) -> None:
+    secret = "s3cr3t"
+    with run_server("valkey", tmp_path, password=secret) as server:
+        async with open_store(server.url) as store:
+            assert await store.call("PING") == b"PONG"
+        wrong = server.url.replace(secret, "wr0ng")
+        with pytest.raises(StoreUnavailable) as caught:
+            async with open_store(wrong, call_timeout=0.2):
+                pass
+        assert "WRONGPASS" in str(caught.value) or "invalid" in str(caught.value)
+        assert "wr0ng" not in str(caught.value)
