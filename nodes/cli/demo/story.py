@@ -79,16 +79,17 @@ async def _perform(story: Story) -> list[str]:
         local = await stack.enter_async_context(running_nodes(free_ports(2), url, directory, _environment()))
         story.tell(f"ready: {', '.join(f'{node.name} on {node.url}' for node in local)}")
 
-        nursery = await stack.enter_async_context(_background())
+        balancers = await stack.enter_async_context(_background())
         backends = [Backend(node.name, HOST, node.port) for node in local]
         front = Balancer(backends, story.tell_move)
         back = Balancer(backends[::-1], story.tell_move)
-        worker_url = f"http://{HOST}:{await nursery.start(front.serve, HOST)}"
-        client_url = f"http://{HOST}:{await nursery.start(back.serve, HOST)}"
+        worker_url = f"http://{HOST}:{await balancers.start(front.serve, HOST)}"
+        client_url = f"http://{HOST}:{await balancers.start(back.serve, HOST)}"
 
         worker = await stack.enter_async_context(_process("worker", [worker_url], directory))
         client = await stack.enter_async_context(_process("client", [client_url, WORKFLOW_ID], directory))
-        nursery.start_soon(_follow_worker, story, worker, local, front)
+        listeners = await stack.enter_async_context(_background())
+        listeners.start_soon(_follow_worker, story, worker, local, front)
         return await _follow_client(story, client)
 
 
