@@ -10,7 +10,7 @@ import orjson
 from msgspec.structs import replace
 
 from cluster.ids import TaskId, parse_task_id
-from cluster.workflows import deadlines, guards, machine
+from cluster.workflows import deadlines, groups, guards, machine
 from cluster.workflows.changes import (
     Arm,
     Changes,
@@ -96,7 +96,6 @@ class Simulation:
         self.tasks: dict[str, Lease] = {}
         self.timers: dict[str, int] = {}
         self.unseen_wake = False
-        self.ended_steps: list[int] = []
         self.run = Run(info=run_info(**info), state=RunState(), version=0)
         self.last = self.apply(machine.start(self.run.info, self.now_us))
 
@@ -253,6 +252,9 @@ class Simulation:
             activities=_merged(before.activities, changes.activities),
             timers=_merged(before.timers, changes.timers),
         )
+        for event in changes.events:
+            group = groups.key(groups.fields(event.payload))
+            assert not event.wakes or group not in self.state.groups, "a group woke the run early"
         self.last = changes
         self.check()
         return changes

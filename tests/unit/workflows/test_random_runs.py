@@ -1,0 +1,255 @@
+"""Random workers, clocks and accidents against one run; the simulation checks every decision."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from cluster.errors import Refused
+from cluster.ids import AttemptId, TaskId, TaskKind
+from cluster.workflows import guards, machine
+from tests.unit.workflows.simulation import (
+    BLOB,
+    COMPLETE,
+    FAIL,
+    LEASE_MS,
+    RUN_ID,
+    START_US,
+    WAITING,
+    Simulation,
+    activity,
+    member,
+    timer,
+)
+
+TIMEOUTS = (
+    "start_to_close_timeout",
+    "schedule_to_start_timeout",
+    "schedule_to_close_timeout",
+    "heartbeat_timeout",
+)
+
+
+@st.composite
+def activities(draw: st.DrawFn) -> dict[str, Any]:
+    lengths = sorted(draw(st.lists(st.integers(1, 40), min_size=3, max_size=3)))
+    limits = dict(
+        zip(
+            ("heartbeat_timeout", "start_to_close_timeout", "schedule_to_close_timeout"), lengths, strict=True
+        )
+    )
+    limits["schedule_to_start_timeout"] = lengths[1]
+    wanted = draw(st.sets(st.sampled_from(TIMEOUTS)))
+    command = activity(**{name: limits[name] for name in wanted})
+    if draw(st.booleans()):
+        command["retry_policy"] = {
+            "max_attempts": draw(st.integers(1, 4)),
+            "backoff_seconds": draw(st.lists(st.integers(0, 15), max_size=3)),
+            "non_retryable_error_types": ["ValueError"],
+        }
+    return command
+
+
+LEAVES = activities() | st.builds(timer, st.integers(0, 20))
+MARKERS = st.sampled_from(
+    [
+        {"type": "record_side_effect", "result": BLOB},
+        {"type": "record_version_marker", "change_id": "c", "version": 1},
+    ]
+)
+STEPS = LEAVES | MARKERS
+SHAPES = st.lists(LEAVES | st.lists(LEAVES, min_size=1, max_size=3), min_size=1, max_size=4)
+
+
+def parallel(base: int, shape: list[Any]) -> list[dict[str, Any]]:
+    """The commands of a parallel list, with one level of nesting, as the SDK numbers them."""
+    size = sum(len(item) if isinstance(item, list) else 1 for item in shape)
+    commands: list[dict[str, Any]] = []
+    for item in shape:
+        index = len(commands)
+        if isinstance(item, list):
+            inner = [(base + index, len(item), number) for number in range(len(item))]
+            commands += [
+                member(leaf, base, size, index + number, inner[number]) for number, leaf in enumerate(item)
+            ]
+        else:
+            commands.append(member(item, base, size, index))
+    return commands
+
+
+class RandomRun(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.sim = Simulation()
+        self.handed_out: list[tuple[AttemptId, str]] = []
+        self.last_group: list[dict[str, Any]] = []
+
+    @initialize(limit=st.none() | st.integers(1, 400), shape=SHAPES)
+    def begin(self, limit: int | None, shape: list[Any]) -> None:
+        due = None if limit is None else START_US // 1000 + limit * 1000
+        self.sim = Simulation(run_deadline_ms=due)
+        self.last_group = parallel(1, shape)
+        self.sim.complete(*self.last_group)
+
+    # -- choices ----------------------------------------------------------------------------
+
+    def leased(self) -> list[int]:
+        return [step for step in self.sim.state.activities if self.sim.activity_lease(step).state == "l"]
+
+    def has_leased(self) -> bool:
+        return bool(self.leased())
+
+    def pick(self, data: st.DataObject, steps: list[int]) -> int:
+        return data.draw(st.sampled_from(steps))
+
+    def has_task(self) -> bool:
+        return self.sim.task_lease().state != ""
+
+    # -- workflow workers -------------------------------------------------------------------
+
+    @precondition(lambda self: self.sim.task_lease().state == "r")
+    @rule()
+    def claim(self) -> None:
+        self.sim.claim()
+
+    @precondition(has_task)
+    @rule(steps=st.lists(STEPS, min_size=1, max_size=4))
+    def complete(self, steps: list[dict[str, Any]]) -> None:
+        self.sim.complete(*steps)
+
+    @precondition(has_task)
+    @rule(before=st.lists(STEPS, max_size=2), shape=SHAPES)
+    def complete_with_group(self, before: list[dict[str, Any]], shape: list[Any]) -> None:
+        self.last_group = parallel(self.sim.state.next_step + len(before), shape)
+        self.sim.complete(*before, *self.last_group)
+
+    @precondition(has_task)
+    @rule()
+    def repeat_group(self) -> None:
+        before = self.sim.state.next_step
+        changes = self.sim.complete(*self.last_group)
+        if changes.refusal is None:
+            assert self.sim.state.next_step == before
+
+    @precondition(has_task)
+    @rule(steps=st.lists(STEPS, max_size=3), end=st.sampled_from([COMPLETE, FAIL]), rare=st.integers(0, 5))
+    def end(self, steps: list[dict[str, Any]], end: dict[str, Any], rare: int) -> None:
+        if rare == 0:
+            self.sim.complete(end, *steps)
+            assert self.sim.state.status.closed
+
+    @precondition(has_task)
+    @rule(failure=st.sampled_from([WAITING, {"type": "NonDeterministicReplayError", "message": "replay"}]))
+    def fail_task(self, failure: dict[str, Any]) -> None:
+        self.sim.fail_task(failure)
+
+    @precondition(lambda self: self.sim.task_lease().state == "l")
+    @rule()
+    def lapse_task(self) -> None:
+        self.sim.advance(LEASE_MS / 1000)
+        self.sim.lapse_task()
+
+    # -- activity workers -------------------------------------------------------------------
+
+    @precondition(
+        lambda self: any(self.sim.activity_lease(s).state == "r" for s in self.sim.state.activities)
+    )
+    @rule(data=st.data(), owner=st.sampled_from(["worker-1", "worker-2"]))
+    def claim_activity(self, data: st.DataObject, owner: str) -> None:
+        ready = [step for step in self.sim.state.activities if self.sim.activity_lease(step).state == "r"]
+        lease = self.sim.claim_activity(self.pick(data, ready), owner)
+        task = TaskId(RUN_ID, TaskKind.ACTIVITY, int(lease.task_id.rpartition("a")[2]))
+        self.handed_out.append((AttemptId(task, lease.attempt, lease.delivery), owner))
+
+    @precondition(has_leased)
+    @rule(data=st.data())
+    def finish_activity(self, data: st.DataObject) -> None:
+        self.sim.finish_activity(self.pick(data, self.leased()))
+
+    @precondition(has_leased)
+    @rule(data=st.data(), type_name=st.sampled_from(["ValueError", "OSError"]), final=st.booleans())
+    def fail_activity(self, data: st.DataObject, type_name: str, final: bool) -> None:
+        self.sim.fail_activity(self.pick(data, self.leased()), type=type_name, non_retryable=final)
+
+    @precondition(has_leased)
+    @rule(data=st.data(), progress=st.none() | st.just({"current": 1}))
+    def heartbeat(self, data: st.DataObject, progress: dict[str, Any] | None) -> None:
+        self.sim.heartbeat(self.pick(data, self.leased()), progress)
+        self.sim.check()
+
+    @precondition(has_leased)
+    @rule(data=st.data())
+    def lapse_activity(self, data: st.DataObject) -> None:
+        self.sim.lapse_activity(self.pick(data, self.leased()))
+
+    @precondition(lambda self: self.handed_out)
+    @rule(data=st.data())
+    def answer_again(self, data: st.DataObject) -> None:
+        """Any attempt ever handed out answers: only the current one may get through."""
+        attempt, owner = data.draw(st.sampled_from(self.handed_out))
+        lease = self.sim.lease(str(attempt.task))
+        current = lease.state == "l" and lease.owner == owner and lease.attempt == attempt.attempt
+        refused = pytest.raises(Refused, match="is over|another worker")
+        with contextlib.nullcontext() if current or self.sim.state.status.closed else refused:
+            guards.activity_task(self.sim.run, lease, attempt.task, attempt, "orders", owner)
+        answer = guards.activity_heartbeat(self.sim.run, lease, attempt.task, attempt, "orders", owner)
+        assert answer["can_continue"] == current
+
+    # -- time -------------------------------------------------------------------------------
+
+    @rule(seconds=st.integers(0, 25))
+    def let_time_pass(self, seconds: int) -> None:
+        self.sim.advance(seconds)
+        for _ in range(200):
+            due = [name for name, due_ms in self.sim.timers.items() if due_ms <= self.sim.now_ms]
+            if not due:
+                return
+            self.sim.fire(min(due))
+        raise AssertionError("timers fire for ever")
+
+    @precondition(lambda self: self.sim.timers)
+    @rule(data=st.data())
+    def fire_early(self, data: st.DataObject) -> None:
+        """A housekeeper whose clock is ahead asks too early; only a back-off trusts its timer."""
+        name = data.draw(st.sampled_from(sorted(self.sim.timers)))
+        if name != "w":
+            self.sim.fire(name)
+
+    # -- the end ----------------------------------------------------------------------------
+
+    @precondition(lambda self: self.sim.state.status.closed)
+    @rule(step=st.integers(1, 9))
+    def nothing_moves_a_closed_run(self, step: int) -> None:
+        sim = self.sim
+        gone = sim.activity_lease(step)
+        task = sim.task_lease()
+        late: list[Callable[[], Any]] = [
+            lambda: machine.complete_activity(sim.run, step, gone, task, None, sim.now_us),
+            lambda: machine.fail_activity(sim.run, step, gone, task, {"message": "late"}, sim.now_us),
+            lambda: machine.activity_lapsed(sim.run, step, gone, task, sim.now_us),
+            lambda: machine.activity_deadline(sim.run, step, gone, task, sim.now_us),
+            lambda: machine.timer_due(sim.run, step, task, sim.now_us),
+            lambda: machine.workflow_task_lapsed(sim.run, task, sim.now_us),
+            lambda: machine.workflow_task_due(sim.run, sim.now_us),
+            lambda: machine.run_deadline(sim.run, task, sim.now_us),
+        ]
+        for decide in late:
+            changes = sim.apply(decide())
+            assert not changes.activities
+            assert not changes.timers
+            assert not changes.closes
+
+
+TestRandomRun = RandomRun.TestCase
+TestRandomRun.settings = settings(
+    max_examples=120,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
