@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SHORTEST_PAUSE: Final = 0.005
 """Added to the end of somebody's lease, so that the next look does not come just too early (s)."""
 
+NO_ANSWER: Final = "no answer in time"
+
 _log = structlog.get_logger(__name__)
 
 
@@ -115,10 +117,10 @@ class PartitionKeeper:
 
     async def _turn(self, housekeeping: Housekeeping) -> float:
         """Release what is closed, renew, take, and start to close one too many. Returns a pause (s)."""
+        await self._release([p for p in self._closing if not housekeeping.is_running(p)])
         tenure = self._tenure()
         if not tenure.fence.is_open():
             return self._timing.renew_every
-        await self._release([p for p in self._closing if not housekeeping.is_running(p)])
         share = fair_share(self._store.keys.partitions, self._nodes())
         want = max(0, share - len(self._held))
         nonces = {partition: held.nonce for partition, held in self._held.items()}
@@ -128,7 +130,7 @@ class PartitionKeeper:
                 view = await self._leases.exchange(tenure.incarnation, nonces, want)
         except (StoreError, trio.TooSlowError) as error:
             self.counts.failed_renewals += 1
-            _log.warning("partitions_not_renewed", error=str(error) or "no answer in time")
+            _log.warning("partitions_not_renewed", error=str(error) or NO_ANSWER)
             return self._timing.retry_every
         if tenure is not self._tenure():
             return 0
@@ -192,9 +194,10 @@ class PartitionKeeper:
             self._closing.discard(partition)
         self.counts.released += len(nonces)
         try:
-            await self._leases.release(owner, nonces)
-        except StoreError as error:
-            _log.warning("partitions_not_released", error=str(error), until="their leases run out")
+            with trio.fail_after(self._timing.lease_ttl):
+                await self._leases.release(owner, nonces)
+        except (StoreError, trio.TooSlowError) as error:
+            _log.warning("partitions_not_released", error=str(error) or NO_ANSWER)
 
     def _pause(self, view: LeaseView, tenure: Tenure, *, hungry: bool) -> float:
         pause = self._timing.renew_every

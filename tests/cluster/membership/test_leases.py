@@ -103,6 +103,7 @@ async def test_release_frees_only_what_is_still_held(store: Store) -> None:
     await expired(LeaseStore(store, SHORT))
     theirs = taken(await b.exchange("b", {}, 1))
     await a.release("a", mine)
+    await b.release("b", dict.fromkeys(theirs, "an older nonce"))
     view = await b.exchange("b", theirs, 0)
     assert [lease.owner for lease in view.leases[:2]] == ["b", ""]
     assert await store.call("HKEYS", store.keys.lease(1)) == [b"epoch"]
