@@ -111,7 +111,8 @@ class Pipe:
 
     def __init__(self, url: str, *, replicas: int = 0, call_timeout: float = CALL_TIMEOUT) -> None:
         self._normal = _Gate("normal", url, reply_timeout=REPLY_TIMEOUT, replicas=replicas)
-        self._urgent = _Gate("urgent", url, reply_timeout=URGENT_REPLY_TIMEOUT, replicas=replicas)
+        # Renewals never wait for replicas: one that a fail-over loses only shortens a lease.
+        self._urgent = _Gate("urgent", url, reply_timeout=URGENT_REPLY_TIMEOUT, replicas=0)
         self._call_timeout = call_timeout
         self.closed = False
         self._refused = 0
@@ -144,7 +145,8 @@ class Pipe:
         """Run one command on the server that owns ``slot`` and return its reply.
 
         ``script`` is what to load when an EVALSHA meets a server that does not know it.
-        ``idempotent`` allows to send the command again after its reply was lost.
+        ``idempotent`` allows to send the command again after its reply was lost. ``urgent`` takes
+        the lane for renewals, which does not wait for replicas.
         Raises a StoreError, or TypeError for an argument that is neither text, bytes nor number.
         """
         await trio.lowlevel.checkpoint_if_cancelled()

@@ -54,7 +54,7 @@ class PubSubStatistics:
     channels: int
 
 
-class _StopListening(Exception):  # noqa: N818 - a signal, not an error
+class _StopListening(Exception):
     """The thread was asked to end."""
 
 

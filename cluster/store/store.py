@@ -87,7 +87,11 @@ class Store:
         idempotent: bool = False,
         urgent: bool = False,
     ) -> Any:
-        """Run ``lua/<script>.lua``; ``keys[0]`` routes it. ``urgent`` takes the separate lane."""
+        """Run ``lua/<script>.lua``; ``keys[0]`` routes it.
+
+        ``urgent`` takes the lane for renewals: nothing queues in front of it, and it does not wait
+        for replicas.
+        """
         body = load_script(script)
         return await self._pipe.execute(
             ["EVALSHA", body.sha, len(keys), *keys, *args],

@@ -33,11 +33,11 @@ async def proxy(upstream: Server) -> AsyncIterator[FaultProxy]:
         yield opened
 
 
-@pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[Server]:
+@pytest.fixture(params=KINDS)
+def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
     """A server this test may kill; it keeps its data over a restart."""
     options = ("--appendonly", "yes", "--appendfsync", "always")
-    with run_server("valkey", tmp_path, *options) as server:
+    with run_server(request.param, tmp_path, *options) as server:
         yield server
 
 
@@ -293,7 +293,7 @@ async def test_a_replica_is_not_used(own_server: Server, tmp_path: Path) -> None
     replicaof = ("--replicaof", f"127.0.0.1 {own_server.port}")
     (tmp_path / "replica").mkdir()
     with (
-        run_server("valkey", tmp_path / "replica", *replicaof) as replica,
+        run_server(own_server.kind, tmp_path / "replica", *replicaof) as replica,
         pytest.raises(StoreUnavailable, match="is a replica"),
     ):
         async with open_store(replica.url, call_timeout=0.3):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -201,3 +202,46 @@ async def test_passwords_are_used_and_never_shown(tmp_path: Path) -> None:
                 pass
         assert "WRONGPASS" in str(caught.value) or "invalid" in str(caught.value)
         assert "wr0ng" not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A self-signed certificate for 127.0.0.1, key beside it."""
+    directory = tmp_path_factory.mktemp("tls")
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
+    command += " -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem"
+    subprocess.run(command.split(), cwd=directory, check=True, capture_output=True)
+    return directory / "cert.pem"
+
+
+async def test_tls(certificate: Path, tmp_path: Path, prefix: str) -> None:
+    port = free_port()
+    key = certificate.with_name("key.pem")
+    tls = ["--tls-port", str(port), "--tls-auth-clients", "no"]
+    tls += ["--tls-cert-file", str(certificate), "--tls-key-file", str(key)]
+    with run_server("redis", tmp_path, *tls):
+        async with open_store(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}") as store:
+            received, done = [], trio.Event()
+
+            def on_message(channel: str, message: bytes) -> None:
+                received.append(int(message))
+                if len(received) == 500:
+                    done.set()
+
+            store.on_message(prefix, on_message)
+            await store.subscribe(f"{prefix}:c")
+            async with trio.open_nursery() as nursery:
+                for _ in range(500):
+                    nursery.start_soon(store.call, "INCR", f"{prefix}:n")
+            big = "x" * 300_000
+            await store.call("SET", f"{prefix}:big", big)
+            assert await store.call("GET", f"{prefix}:big") == big.encode()
+            await store.call(
+                "EVAL", "for i = 1, 500 do redis.call('PUBLISH', ARGV[1], i) end", 0, f"{prefix}:c"
+            )
+            with trio.fail_after(5):
+                await done.wait()
+            assert received == list(range(1, 501))
+        with pytest.raises(StoreUnavailable, match="certificate"):
+            async with open_store(f"rediss://127.0.0.1:{port}/0", call_timeout=0.2):
+                pass
