@@ -1,0 +1,119 @@
+"""What the documents tell people to type works; what they refer to exists."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cluster.settings.names import BY_KEY, WITHOUT_EFFECT
+from tests.e2e.programs import HEADRACE, TOP, environment, free_port_range, started
+from tests.e2e.settings_tables import up_to_date
+
+DOCUMENTS = sorted([*TOP.glob("*.md"), *TOP.glob("docs/*.md")])
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
+
+# Lines that set something up which the tests have set up themselves.
+SETS_UP = ("pip install", "headrace dev", "make ", "docker compose", "git clone", "DW_AUTH_TOKEN=$(openssl")
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    return [text for name, text in BLOCK.findall(document.read_text()) if name == language]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Two running nodes, and a directory whose ``bin`` has our commands."""
+
+    port: int
+    directory: Path
+
+    def run(self, script: str) -> str:
+        script = script.replace(":8080", f":{self.port}").replace(":8081", f":{self.port + 1}")
+        env = environment({"DURABLE_WORKFLOW_SERVER_URL": f"http://127.0.0.1:{self.port}"})
+        env["PATH"] = f"{self.directory / 'bin'}:{env['PATH']}"
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=self.directory,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    directory = tmp_path_factory.mktemp("docs")
+    binaries = directory / "bin"
+    binaries.mkdir()
+    modules = {"headrace": "-m nodes.cli.main", "dw": "-m nodes.cli.dw", "python": "", "python3": ""}
+    for name, arguments in modules.items():
+        (binaries / name).write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')
+        (binaries / name).chmod(0o755)
+    port = free_port_range(2)
+    data = str(directory / "data")
+    with started(*HEADRACE, "dev", "--nodes", "2", "--port", str(port), "--data-dir", data) as dev:
+        assert dev.stdout is not None
+        assert dev.stdout.readline().startswith("headrace: ready")
+        yield Machine(port, directory)
+        dev.terminate()
+        dev.wait()
+
+
+def test_the_readme_can_be_followed(machine: Machine) -> None:
+    readme = TOP / "README.md"
+    (python,) = blocks(readme, "python")
+    (machine.directory / "hello.py").write_text(python.replace(":8080", f":{machine.port}"))
+    shown = ""
+    for block in blocks(readme, "sh"):
+        if not any(line.startswith(SETS_UP) for line in block.splitlines()):
+            shown += machine.run(block)
+    assert "hello, world\n" in shown
+    assert shown.count("greeter") == 2
+    assert '"outcome":"started_new"' in shown.replace(" ", "")
+    assert "status: completed\n" in shown
+
+
+def test_operations_commands_work(machine: Machine) -> None:
+    for block in blocks(TOP / "docs/operations.md", "sh"):
+        if not any(line.startswith(SETS_UP) for line in block.splitlines()):
+            machine.run(block)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_shell_blocks_parse_and_make_targets_exist(document: Path) -> None:
+    targets = set(re.findall(r"^(\w+):", (TOP / "Makefile").read_text(), re.MULTILINE))
+    for block in blocks(document, "sh"):
+        subprocess.run(["bash", "-n"], input=block, text=True, check=True)
+        assert set(re.findall(r"^make (\w+)", block, re.MULTILINE)) <= targets
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in LINK.findall(document.read_text()):
+        assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_files_named_in_the_text_exist(document: Path) -> None:
+    named = re.findall(r"`((?:cluster|nodes|deploy|tests|docs)/[\w./-]*\w)`", document.read_text())
+    for name in named:
+        assert (TOP / name).exists(), f"{document.name} names {name}"
+
+
+def test_operations_documents_every_setting() -> None:
+    text = (TOP / "docs/operations.md").read_text()
+    assert text == up_to_date(text), "run: python -m tests.e2e.settings_tables"
+    documented = set(re.findall(r"^\| `([A-Za-z_.0-9]+)` \|", text, re.MULTILINE))
+    expected = {name.variable or key for key, name in BY_KEY.items()} | set(WITHOUT_EFFECT)
+    assert expected <= documented
