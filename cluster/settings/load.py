@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from cluster.errors import SettingsError
 from cluster.settings.names import CONFIG_VARIABLE
@@ -51,7 +50,7 @@ def load_settings(
         settings = Settings.model_validate(_nested(given))
     except ValidationError as error:
         problems += [
-            _problem(detail, given)
+            _problem(detail["loc"], detail["msg"], detail["input"], given)
             for detail in error.errors()
             if detail["type"] != "default_factory_not_called"
         ]
@@ -74,9 +73,11 @@ def _nested(given: Mapping[str, Given]) -> dict[str, Any]:
     return values
 
 
-def _problem(detail: ErrorDetails, given: Mapping[str, Given]) -> Problem:
-    location = [str(part) for part in detail["loc"]]
-    message = detail["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+def _problem(
+    place: tuple[int | str, ...], message: str, value: object, given: Mapping[str, Given]
+) -> Problem:
+    location = [str(part) for part in place]
+    message = message.removeprefix("Value error, ").replace("Input should be", "must be")
     if not location or location == [_SECTION]:
         return Problem(message)
     if location[0] == _SECTION:
@@ -84,4 +85,4 @@ def _problem(detail: ErrorDetails, given: Mapping[str, Given]) -> Problem:
         location[1] = aliases.get(location[1], location[1])
     key = ".".join(location[:2] if location[0] == _SECTION else location[:1])
     origin = given[key].origin if key in given else DEFAULT
-    return bad_value(key, detail["input"], origin, message)
+    return bad_value(key, value, origin, message)
