@@ -8,13 +8,15 @@ declared too large. While a handler waits
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
 import trio
-from hypercorn.typing import HTTPScope
+from hypercorn.typing import ASGISendCallable, HTTPScope
+from quart import Request as QuartRequest
 from quart import Response as QuartResponse
 from quart import request as current
 from quart_trio import QuartTrio
+from quart_trio.asgi import TrioASGIHTTPConnection
 from werkzeug.datastructures import Headers
 from werkzeug.exceptions import RequestEntityTooLarge
 
@@ -38,6 +40,9 @@ class BodyLimits:
         return min(self.seconds, self.grace_seconds + received / self.bytes_per_second)
 
 
+SEND_SECONDS: Final = 60.0
+"""Longest time an answer may take to be handed to the network."""
+
 _DEFAULT_LIMITS = BodyLimits()
 
 
@@ -49,11 +54,30 @@ class Answering(Protocol):
     def refuse(self, request: Request, refusal: Refused) -> Response: ...
 
 
+class _Connection(TrioASGIHTTPConnection):
+    """Lets an HTTP/1 answer be sent to its end.
+
+    Hypercorn reports a disconnect as soon as a response is complete, and closes the connection only
+    after that. Quart-Trio would cancel the sending then, and a connection that has to be closed
+    would stay open for ever. HTTP/2 streams do not own their connection, and the end of a stream
+    that waits for the client's window comes only by that cancellation.
+    """
+
+    async def handle_request(  # type: ignore[override]  # as in the base class, see there
+        self, nursery: trio.Nursery, request: QuartRequest, send: ASGISendCallable
+    ) -> None:
+        response = await self.app.handle_request(request)
+        with trio.move_on_after(SEND_SECONDS, shield=request.http_version.startswith("1")):
+            await self._send_response(send, response)
+        nursery.cancel_scope.cancel()
+
+
 def create_app(
     pipeline: Answering, max_body_bytes: int, body_limits: BodyLimits = _DEFAULT_LIMITS
 ) -> QuartTrio:
     """An ASGI application that answers every request through ``pipeline``."""
     app = QuartTrio("headrace")
+    app.asgi_http_class = _Connection
     app.config["RESPONSE_TIMEOUT"] = None
     app.config["BODY_TIMEOUT"] = None
     app.config["MAX_CONTENT_LENGTH"] = max_body_bytes
@@ -73,8 +97,9 @@ def create_app(
             body = await _read_body(head, max_body_bytes, body_limits)
         except Refused as refusal:
             response = pipeline.refuse(head, refusal)
-            # The rest of the body was not read, so nothing else can follow on this connection.
-            response.headers.append((b"connection", b"close"))
+            if scope["http_version"].startswith("1"):
+                # The rest of the body was not read, so nothing else can follow on this connection.
+                response.headers.append((b"connection", b"close"))
             return _convert(response)
         return _convert(
             await pipeline.handle(Request(head.method, head.raw_path, head.query_string, head.headers, body))

@@ -25,6 +25,9 @@ MAX_CONCURRENT_STREAMS: Final = 100
 MAX_REQUESTS_PER_CONNECTION: Final = 1_000_000
 BACKLOG: Final = 1024
 GRACE_SECONDS: Final = 3.0
+UNREAD_SECONDS: Final = 30
+"""A client that takes none of the data sent to it is dropped; hypercorn itself would wait for ever."""
+
 _GC_THRESHOLD: Final = 50_000
 
 
@@ -62,6 +65,7 @@ def open_listener(host: str, port: int) -> socket.socket:
         raise StartupError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_SECONDS * 1000)
         listener.bind(address)
         listener.listen(BACKLOG)
     except OSError as error:

@@ -1,0 +1,257 @@
+"""The HTTP edge over real sockets: limits, slow and vanishing clients (field cases of HTTP servers)."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+
+import h2.config
+import h2.connection
+import h2.events
+import pytest
+import trio
+
+from cluster.errors import Refused, StartupError
+from nodes.api.app import BodyLimits, create_app
+from nodes.api.messages import Request, Response
+from nodes.api.serving import MAX_CONCURRENT_STREAMS, Address, open_listener, serve
+
+LIMIT = 1000
+
+
+class Recorder:
+    """A pipeline that answers with what it got; ``/park`` waits until it is cancelled."""
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.parked = trio.Event()
+        self.cancelled = trio.Event()
+
+    async def handle(self, request: Request) -> Response:
+        self.requests.append(request)
+        if request.raw_path == b"/park":
+            self.parked.set()
+            try:
+                await trio.sleep_forever()
+            except trio.Cancelled:
+                self.cancelled.set()
+                raise
+        return Response(200, [(b"content-type", b"text/plain")], request.body or b"empty")
+
+    def refuse(self, request: Request, refusal: Refused) -> Response:
+        return Response(refusal.status, [(b"content-type", b"text/plain")], refusal.reason.encode())
+
+
+Serving = Callable[..., AbstractAsyncContextManager[Address]]
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def serving(recorder: Recorder) -> Serving:
+    @asynccontextmanager
+    async def run(limits: BodyLimits | None = None) -> AsyncIterator[Address]:
+        app = create_app(recorder, LIMIT, limits or BodyLimits())
+        stop = trio.Event()
+        async with trio.open_nursery() as nursery:
+            address: Address = await nursery.start(partial(serve, app, "127.0.0.1", 0, shutdown=stop.wait))
+            try:
+                yield address
+            finally:
+                stop.set()
+
+    return run
+
+
+async def _connect(address: Address) -> trio.SocketStream:
+    return await trio.open_tcp_stream(address.host, address.port)
+
+
+async def _read_all(stream: trio.SocketStream) -> bytes:
+    """Everything until the server closes the connection."""
+    received = b""
+    with trio.fail_after(10):
+        async for chunk in stream:
+            received += chunk
+    return received
+
+
+async def _exchange(address: Address, data: bytes) -> bytes:
+    async with await _connect(address) as stream:
+        await stream.send_all(data)
+        return await _read_all(stream)
+
+
+async def test_a_request_arrives_as_it_was_sent(serving: Serving, recorder: Recorder) -> None:
+    async with serving() as address:
+        answer = await _exchange(
+            address,
+            b"PUT //api/a%2Fb/../c?x=%20 HTTP/1.1\r\nHost: h\r\nX-Twice: 1\r\nX-Twice: 2\r\n"
+            b"Connection: close\r\nContent-Length: 4\r\n\r\nbody",
+        )
+
+    request = recorder.requests[0]
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert answer.endswith(b"body")
+    assert b"server:" not in answer.lower()
+    assert (request.method, request.raw_path, request.query_string) == ("PUT", b"//api/a%2Fb/../c", b"x=%20")
+    assert request.body == b"body"
+    assert [value for name, value in request.headers if name == b"x-twice"] == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("method", [b"TRACE", b"OPTIONS", b"NONSENSE"])
+async def test_the_pipeline_answers_every_method(serving: Serving, method: bytes) -> None:
+    async with serving() as address:
+        answer = await _exchange(address, method + b" /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+async def test_a_client_that_leaves_cancels_its_poll(serving: Serving, recorder: Recorder) -> None:
+    async with serving() as address:
+        async with await _connect(address) as stream:
+            await stream.send_all(b"GET /park HTTP/1.1\r\nHost: h\r\n\r\n")
+            with trio.fail_after(5):
+                await recorder.parked.wait()
+            assert not recorder.cancelled.is_set()
+        with trio.fail_after(5):
+            await recorder.cancelled.wait()
+
+
+async def test_a_declared_large_body_is_not_read(serving: Serving, recorder: Recorder) -> None:
+    async with serving() as address:
+        answer = await _exchange(address, b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 1001\r\n\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert answer.endswith(b"payload_too_large")
+    assert recorder.requests == []
+
+
+async def test_a_chunked_large_body_is_cut_off(serving: Serving, recorder: Recorder) -> None:
+    head = b"POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with serving() as address:
+        answer = await _exchange(address, head + b"3e9\r\n" + b"x" * 1001 + b"\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert recorder.requests == []
+
+
+async def test_a_body_at_the_limit_passes(serving: Serving) -> None:
+    head = b"POST /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 1000\r\n\r\n"
+    async with serving() as address:
+        answer = await _exchange(address, head + b"x" * 1000)
+
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert answer.endswith(b"x" * 1000)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [BodyLimits(seconds=60, grace_seconds=0.2, bytes_per_second=1000), BodyLimits(seconds=0.2)],
+    ids=["rate", "total"],
+)
+async def test_a_dribbled_body_is_cut_off(serving: Serving, recorder: Recorder, limits: BodyLimits) -> None:
+    async with serving(limits) as address:
+        answer = await _exchange(address, b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 900\r\n\r\nx")
+
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b"connection: close" in answer.lower()
+    assert recorder.requests == []
+
+
+def test_how_long_a_body_may_take() -> None:
+    limits = BodyLimits()
+
+    assert limits.allowed(0) == 2
+    assert limits.allowed(1024) == 3
+    assert limits.allowed(10**9) == 10
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: h\r\nX: " + b"x" * 20_000,
+        b"GET /\xff\xc3 HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: h\r\nX: a\r\n b\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"nonsense\r\n\r\n",
+    ],
+    ids=["long-header", "non-ascii-path", "two-lengths", "strange-encoding", "no-http"],
+)
+async def test_strange_requests_harm_nobody_else(serving: Serving, data: bytes) -> None:
+    async with serving() as address:
+        async with await _connect(address) as stream:
+            await stream.send_all(data)
+            await _read_all(stream)
+        good = await _exchange(address, b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+
+    assert good.startswith(b"HTTP/1.1 200")
+
+
+async def test_many_streams_on_one_connection_harm_nobody_else(serving: Serving) -> None:
+    client = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))
+    client.initiate_connection()
+    headers = [(":method", "GET"), (":path", "/park"), (":scheme", "http"), (":authority", "h")]
+    for _ in range(1100):
+        client.send_headers(client.get_next_available_stream_id(), headers, end_stream=True)
+    async with serving() as address:
+        async with await _connect(address) as stream:
+            await stream.send_all(client.data_to_send())
+            await _read_all(stream)
+        good = await _exchange(address, b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+
+    assert MAX_CONCURRENT_STREAMS <= 100
+    assert good.startswith(b"HTTP/1.1 200")
+
+
+async def test_a_stream_that_is_reset_cancels_its_poll(serving: Serving, recorder: Recorder) -> None:
+    client = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
+    client.initiate_connection()
+    headers = [(":method", "GET"), (":path", "/park"), (":scheme", "http"), (":authority", "h")]
+    client.send_headers(1, headers, end_stream=True)
+    async with serving() as address, await _connect(address) as stream:
+        await stream.send_all(client.data_to_send())
+        with trio.fail_after(5):
+            await recorder.parked.wait()
+            client.reset_stream(1)
+            await stream.send_all(client.data_to_send())
+            await recorder.cancelled.wait()
+
+
+async def test_a_large_body_ends_only_its_own_stream(serving: Serving) -> None:
+    client = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
+    client.initiate_connection()
+    headers = [(":method", "POST"), (":path", "/x"), (":scheme", "http"), (":authority", "h")]
+    client.send_headers(1, [*headers, ("content-length", "1001")])
+    client.send_headers(3, headers, end_stream=True)
+    statuses: dict[int, bytes] = {}
+    async with serving() as address, await _connect(address) as stream:
+        await stream.send_all(client.data_to_send())
+        with trio.fail_after(5):
+            while len(statuses) < 2:
+                for event in client.receive_data(await stream.receive_some()):
+                    if isinstance(event, h2.events.ResponseReceived):
+                        statuses[event.stream_id] = dict(event.headers)[b":status"]
+                await stream.send_all(client.data_to_send())
+
+    assert statuses == {1: b"413", 3: b"200"}
+
+
+def test_a_taken_port_is_one_clear_line() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(StartupError, match=rf"cannot listen on 127\.0\.0\.1:{port}: .*in use") as caught:
+            open_listener("127.0.0.1", port)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_host_is_one_clear_line() -> None:
+    with pytest.raises(StartupError, match=r"cannot listen on 256\.0\.0\.1:1"):
+        open_listener("256.0.0.1", 1)
