@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import orjson
 from annotated_types import Ge, Le, MaxLen
 from pydantic import BeforeValidator, StringConstraints
+from pydantic_core import PydanticCustomError
 
 from cluster.errors import ValidationFailed
 from cluster.settings.schema import Settings
@@ -46,7 +47,9 @@ def bucket_of(status: RunStatus) -> Bucket:
 def _duplicate_policy(value: Any) -> Any:
     text = value.strip() if isinstance(value, str) else value
     if text not in (None, "", "fail", "use-existing"):
-        raise ValueError("The duplicate_policy field only supports fail or use-existing.")
+        raise PydanticCustomError(
+            "duplicate_policy", "The duplicate_policy field only supports fail or use-existing."
+        )
     return text or None
 
 
