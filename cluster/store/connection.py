@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import redis
+from redis.backoff import EqualJitterBackoff
 from redis.exceptions import ConnectionError, DataError, NoPermissionError, RedisError
 
 from cluster.store.outcomes import is_reply
@@ -22,6 +23,15 @@ BROKEN: Final = (RedisError, OSError)
 
 # redis-py's connections carry no types: Any keeps that out of the rest of the store.
 _packer: Final[Any] = redis.Connection(protocol=2)  # type: ignore[no-untyped-call]
+
+
+_BACKOFF: Final = EqualJitterBackoff(cap=0.5, base=0.01)  # seconds
+_BACKOFF_STEPS: Final = 10  # redis-py computes 2**failures, which must stay a float
+
+
+def pause(failures: int) -> float:
+    """How long (s) to wait after so many failures in a row: random, growing, bounded."""
+    return _BACKOFF.compute(min(failures, _BACKOFF_STEPS))
 
 
 def pack(*args: Argument) -> bytes:

@@ -28,11 +28,11 @@ from typing import Any, Final
 
 import outcome
 import trio
-from redis.backoff import EqualJitterBackoff
-from redis.exceptions import AskError, ConnectionError, RedisError
+from redis.exceptions import AskError, RedisError
 
 from cluster.errors import NotDurable, OutcomeUnknown, StoreError, StoreUnavailable
-from cluster.store.connection import BROKEN, RawConnection, identify, pack
+from cluster.store.connection import BROKEN, pack, pause
+from cluster.store.links import Away, Link, Links
 from cluster.store.outcomes import Meaning, error_text, failure, meaning
 from cluster.store.scripts import Script
 from cluster.store.topology import Node, Topology
@@ -42,9 +42,6 @@ _log = logging.getLogger(__name__)
 BATCH_COMMANDS: Final = 512
 BATCH_BYTES: Final = 1024 * 1024
 WAIT_TIMEOUT_MS: Final = 1_000
-BACKOFF_CAP: Final = 0.5  # seconds
-BACKOFF_BASE: Final = 0.01
-_BACKOFF_STEPS: Final = 10  # redis-py computes 2**failures, which must stay a float
 
 _NO_REPLY: Final = object()
 _ABANDONED: Final = outcome.Value(None)
@@ -82,51 +79,12 @@ class LaneCounters:
     commands: int = 0
     batches: int = 0
     round_trips: int = 0
-    connects: int = 0
     lost_connections: int = 0
     resent: int = 0
     scripts_loaded: int = 0
     ambiguous: int = 0
     unavailable: int = 0
     not_durable: int = 0
-
-
-@dataclass(slots=True)
-class _Absence:
-    """A server that could not be reached: how often in a row, and when to try again."""
-
-    failures: int
-    until: float
-    error: str
-
-
-class _Link:
-    """A connection to one server and the scripts that have to be loaded before the next batch."""
-
-    def __init__(self, connection: RawConnection) -> None:
-        self.connection = connection
-        self.to_load: dict[str, Script] = {}
-        self.rejected: dict[str, RedisError] = {}
-
-    def write(self, commands: list[Command], wait: bytes) -> None:
-        """Send script loads, the commands and ``wait`` as one write."""
-        pieces = [pack("SCRIPT", "LOAD", script.source) for script in self.to_load.values()]
-        for command in commands:
-            if command.asking:
-                pieces.append(_ASKING)
-            pieces.append(command.packed)
-        pieces.append(wait)
-        self.connection.send(b"".join(pieces))
-
-    def read_loads(self) -> int:
-        """Read the replies to the script loads; returns how many there were."""
-        loads = list(self.to_load)
-        for sha in loads:
-            reply = self.connection.read()
-            if isinstance(reply, RedisError) and meaning(reply) in (Meaning.FAILED, Meaning.FULL):
-                self.rejected[sha] = reply
-        self.to_load.clear()
-        return len(loads)
 
 
 class Lane:
@@ -153,10 +111,7 @@ class Lane:
         self._parked: list[Command] = []
         self._parked_until = float("inf")
         self._finished: list[Command] = []
-        self._links: dict[Node, _Link] = {}
-        self._absent: dict[Node | None, _Absence] = {}
-        self._generations: dict[Node, str] = {}
-        self._backoff = EqualJitterBackoff(cap=BACKOFF_CAP, base=BACKOFF_BASE)
+        self._links = Links(topology)
         self._closing = False
         self._thread = threading.Thread(target=self._run, name=f"redis-{name}", daemon=True)
         self.counters = LaneCounters()
@@ -176,21 +131,23 @@ class Lane:
     def abort(self) -> None:
         """Break the connections, so that a thread that waits for Redis ends now."""
         self._closing = True
-        for link in list(self._links.values()):
-            link.connection.close()
+        self._links.break_all()
 
     @property
     def generation(self) -> str:
-        """Identity of the servers we talk to; changes when one restarts or is replaced."""
-        known = self._generations.copy()
-        return ",".join(known[node] for node in sorted(known, key=str))
+        """See :attr:`cluster.store.links.Links.generation`."""
+        return self._links.generation
+
+    @property
+    def connects(self) -> int:
+        return self._links.connects
 
     # -- the thread ---------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             if self._topology.clustered:
-                self._connect_everywhere()
+                self._links.connect_everywhere()
             while not self._closing:
                 batch = self._collect()
                 try:
@@ -201,24 +158,14 @@ class Lane:
                 self._hand_over()
         finally:
             self._give_up()
-            for link in self._links.values():
-                link.connection.close()
+            self._links.break_all()
             self._ended()
 
     def _recover(self, batch: list[Command], error: Exception) -> None:
-        for node in list(self._links):
-            self._drop(node)
+        self._links.break_all()
         for command in batch:
             if command.result is None:
                 self._fail(command, OutcomeUnknown(f"internal error: {error!r}"))
-
-    def _connect_everywhere(self) -> None:
-        """Know the generation of all servers of a Cluster from the start."""
-        try:
-            for node in self._topology.nodes():
-                self._link(node)
-        except (*BROKEN, StoreUnavailable):
-            return  # the first command meets the same error and reports it
 
     def _collect(self) -> list[Command]:
         """Wait for work and take a bounded batch of it."""
@@ -252,18 +199,17 @@ class Lane:
 
     def _serve(self, batch: list[Command]) -> None:
         """Send a batch to the servers it concerns, then read and settle their replies."""
-        sent: list[tuple[Node, _Link, list[Command]]] = []
+        sent: list[tuple[Node, Link, list[Command]]] = []
         for node, commands in self._route(batch).items():
             try:
-                link = self._link(node)
-            except StoreUnavailable as error:
-                self._park(commands, self._absent[node].until, str(error))
+                link = self._links.get(node)
+            except Away as away:
+                self._park(commands, away.until, away.text)
                 continue
             self.counters.commands += len(commands)
             self.counters.round_trips += 1
-            wait = self._wait if any(command.write for command in commands) else b""
             try:
-                link.write(commands, wait)
+                link.write(self._wire(commands))
             except BROKEN as error:
                 self._lost(node, commands, error)
                 continue
@@ -286,73 +232,30 @@ class Lane:
                 self._expire(command)
             else:
                 try:
-                    node = command.target or self._owner(command.slot)
-                except StoreUnavailable as error:
-                    self._park([command], self._absent[None].until, str(error))
+                    node = command.target or self._links.owner(command.slot)
+                except Away as away:
+                    self._park([command], away.until, away.text)
                     continue
                 command.target = None
                 groups.setdefault(node, []).append(command)
         return groups
 
-    def _owner(self, slot: int) -> Node:
-        absence = self._absent.get(None)
-        if absence is not None and monotonic() < absence.until:
-            raise StoreUnavailable(absence.error)
-        try:
-            node = self._topology.node(slot)
-        except BROKEN as error:
-            raise self._missed(None, error) from None
-        self._absent.pop(None, None)
-        return node
+    def _awaits_replicas(self, commands: list[Command]) -> bool:
+        return bool(self._replicas) and any(command.write for command in commands)
 
-    def _link(self, node: Node) -> _Link:
-        """The open connection to a server. Raises StoreUnavailable and notes when to try again."""
-        link = self._links.get(node)
-        if link is not None:
-            if link.connection.usable():
-                return link
-            self._drop(node)
-        absence = self._absent.get(node)
-        if absence is not None and monotonic() < absence.until:
-            raise StoreUnavailable(absence.error)
-        link = self._links[node] = _Link(self._topology.connection(node))
-        try:
-            link.connection.open()
-            identity = identify(link.connection)
-            if not identity.primary:
-                raise ConnectionError(f"{node} is a replica")
-        except BROKEN as error:
-            self._drop(node)
-            raise self._missed(node, error) from None
-        self._absent.pop(node, None)
-        self.counters.connects += 1
-        current = set(self._topology.nodes()) if self._topology.clustered else {node}
-        known = {n: g for n, g in self._generations.items() if n in current}
-        self._generations = known | {node: identity.generation}
-        return link
-
-    def _pause(self, failures: int) -> float:
-        """How long (s) to wait after so many failures; random, bounded by BACKOFF_CAP."""
-        return self._backoff.compute(min(failures, _BACKOFF_STEPS))
-
-    def _missed(self, where: Node | None, error: Exception) -> StoreUnavailable:
-        """Note that a server (None: the way to it) cannot be reached."""
-        failures = self._absent[where].failures + 1 if where in self._absent else 1
-        text = f"cannot reach {self._topology.label}: {error}"
-        until = monotonic() + self._pause(failures)
-        self._absent[where] = _Absence(failures, until, text)
-        self._topology.forget(where)
-        return StoreUnavailable(text)
-
-    def _drop(self, node: Node) -> None:
-        link = self._links.pop(node, None)
-        if link is not None:
-            link.connection.close()
+    def _wire(self, commands: list[Command]) -> list[bytes]:
+        pieces = []
+        for command in commands:
+            if command.asking:
+                pieces.append(_ASKING)
+            pieces.append(command.packed)
+        if self._awaits_replicas(commands):
+            pieces.append(self._wait)
+        return pieces
 
     def _lost(self, node: Node, commands: Iterable[Command], error: Exception) -> None:
         """The connection broke after the first byte was written: these outcomes are ambiguous."""
-        self._drop(node)
-        self._topology.forget(node)
+        self._links.lose(node)
         self.counters.lost_connections += 1
         for command in commands:
             self.counters.ambiguous += 1
@@ -364,10 +267,10 @@ class Lane:
             else:
                 self._fail(command, OutcomeUnknown(command.last_error))
 
-    def _read(self, node: Node, link: _Link, commands: list[Command]) -> None:
+    def _read(self, node: Node, link: Link, commands: list[Command]) -> None:
         """Read all replies of a server, then settle its commands."""
         replies: list[Any] = []
-        wrote = bool(self._wait) and any(command.write for command in commands)
+        wrote = self._awaits_replicas(commands)
         confirmed = self._replicas
         try:
             self.counters.scripts_loaded += link.read_loads()
@@ -396,7 +299,7 @@ class Lane:
             else:
                 self._settle(node, link, command, reply)
 
-    def _settle(self, node: Node, link: _Link, command: Command, reply: Any) -> None:
+    def _settle(self, node: Node, link: Link, command: Command, reply: Any) -> None:
         """Finish a command by its reply, or arrange for another attempt."""
         command.asking = False
         if not isinstance(reply, RedisError):
@@ -418,20 +321,21 @@ class Lane:
                     self._topology.forget()
                 self._again(command)
             case Meaning.RETRY:
-                self._again(command, pause=True)
+                self._again(command, later=True)
             case Meaning.RECONNECT:
-                self._drop(node)
-                self._topology.forget(node)
-                self._again(command, pause=True)
+                self._links.lose(node)
+                self._again(command, later=True)
+            case Meaning.FULL if command.ambiguous:
+                self._fail(command, OutcomeUnknown(command.last_error))
             case _:
                 self._fail(command, failure(reply))
 
-    def _again(self, command: Command, *, pause: bool = False) -> None:
+    def _again(self, command: Command, *, later: bool = False) -> None:
         """Send a command once more, at once or after a pause that grows."""
         self.counters.resent += 1
         command.attempts += 1
-        if pause or command.attempts > 3:
-            until = monotonic() + self._pause(command.attempts)
+        if later or command.attempts > 3:
+            until = monotonic() + pause(command.attempts)
             self._park([command], until, command.last_error)
         else:
             self._ready.append(command)

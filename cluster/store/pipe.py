@@ -167,12 +167,13 @@ class Pipe:
         return await gate.execute(command)
 
     def statistics(self) -> PipeStatistics:
-        lanes = [self._normal.lane.counters, self._urgent.lane.counters]
+        gates = (self._normal, self._urgent)
+        lanes = [gate.lane.counters for gate in gates]
         return PipeStatistics(
             commands=sum(c.commands for c in lanes),
             batches=sum(c.batches for c in lanes),
             round_trips=sum(c.round_trips for c in lanes),
-            connects=sum(c.connects for c in lanes),
+            connects=sum(gate.lane.connects for gate in gates),
             lost_connections=sum(c.lost_connections for c in lanes),
             resent=sum(c.resent for c in lanes),
             scripts_loaded=sum(c.scripts_loaded for c in lanes),
@@ -180,7 +181,7 @@ class Pipe:
             unavailable=sum(c.unavailable for c in lanes),
             not_durable=sum(c.not_durable for c in lanes),
             refused_at_limit=self._refused,
-            waiting=self._normal.waiting + self._urgent.waiting,
+            waiting=sum(gate.waiting for gate in gates),
         )
 
 

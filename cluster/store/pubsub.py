@@ -25,11 +25,10 @@ from time import monotonic
 from typing import Final
 
 import trio
-from redis.backoff import EqualJitterBackoff
 from redis.exceptions import ConnectionError, RedisError
 
 from cluster.errors import StoreUnavailable
-from cluster.store.connection import BROKEN, RawConnection, pack
+from cluster.store.connection import BROKEN, RawConnection, pack, pause
 from cluster.store.topology import Topology, open_topology
 
 PING_AFTER: Final = 2.5  # seconds without a byte
@@ -38,7 +37,6 @@ SUBSCRIBE_TIMEOUT: Final = 5.0
 REPLY_TIMEOUT: Final = 5.0
 MESSAGES_A_BATCH: Final = 500
 HANDOVER_LIMIT: Final = 64
-_BACKOFF_STEPS: Final = 10
 _CLOSE_GRACE: Final = 1.0
 
 _log = logging.getLogger(__name__)
@@ -107,7 +105,7 @@ class _Listener(threading.Thread):
     # -- the thread ---------------------------------------------------------------------------
 
     def run(self) -> None:
-        backoff, failures = EqualJitterBackoff(cap=0.5, base=0.01), 0
+        failures = 0
         try:
             while not self._stop.is_set():
                 before = self.connects
@@ -116,8 +114,8 @@ class _Listener(threading.Thread):
                 except BROKEN as error:
                     self.last_error = str(error)
                     _log.info("pub/sub on %s: %s", self._topology.label, error)
-                failures = 0 if self.connects > before else min(failures + 1, _BACKOFF_STEPS)
-                self._stop.wait(backoff.compute(failures))
+                failures = 0 if self.connects > before else failures + 1
+                self._stop.wait(pause(failures))
         except _StopListening:
             return
         finally:
@@ -129,16 +127,18 @@ class _Listener(threading.Thread):
         """One connection, from connect to its loss (which raises)."""
         self._topology.forget()
         connection = self._topology.connection(self._topology.nodes()[0])
+        established = False
         try:
             connection.open()
             self._forget()
             self._subscribe_to_wanted(connection)
             self._await_confirmations(connection)
             self.connects += 1
+            established = True
             self._owner.tell(partial(self._owner.connected, frozenset(self._confirmed), self.connects > 1))
             self._listen(connection)
         finally:
-            if self.connects and not self._stop.is_set():
+            if established and not self._stop.is_set():
                 self.lost_connections += 1
             self._forget()
             connection.close()
