@@ -130,6 +130,11 @@ async def _read_body(head: Request, limit: int, speed: BodyLimits) -> bytes:
 def _convert(response: Response) -> QuartResponse:
     headers = Headers([(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers])
     converted = QuartResponse(response.body, response.status, headers)
+    # Quart counts the body it was given: right but for HEAD, and a 204 must not have a length.
+    declared = response.header(b"content-length")
+    if declared is not None:
+        converted.headers["content-length"] = declared.decode()
     if response.status == 204:
+        del converted.headers["content-length"]
         converted.headers.pop("content-type", None)
     return converted

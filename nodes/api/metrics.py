@@ -8,6 +8,7 @@ public addresses.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib.metadata import version
 from typing import Final
 
@@ -37,44 +38,49 @@ class Metrics:
 
     def __init__(self, node: NodePort) -> None:
         self.registry = CollectorRegistry()
-        self._requests = Counter(
+        requests = Counter(
             "headrace_http_requests",
             "HTTP requests answered",
             ("route", "status"),
             registry=self.registry,
         )
-        self._seconds = Histogram(
+        seconds = Histogram(
             "headrace_http_request_seconds",
             "Time from a request's last byte to its answer; polls wait on purpose",
             ("route",),
             buckets=_SECONDS,
             registry=self.registry,
         )
-        self._polls = Counter("headrace_polls", "Polls answered", ("kind", "status"), registry=self.registry)
-        self._tasks = Counter(
+        polls = Counter("headrace_polls", "Polls answered", ("kind", "status"), registry=self.registry)
+        tasks = Counter(
             "headrace_tasks",
             "Tasks leased to workers, and outcomes they reported",
             ("kind", "outcome"),
             registry=self.registry,
         )
+        # Looking a child up by its labels takes longer than counting, so children are kept.
+        self._request_count = cache(requests.labels)
+        self._request_seconds = cache(seconds.labels)
+        self._poll_count = cache(polls.labels)
+        self._task_count = cache(tasks.labels)
         build = Gauge("headrace_build_info", "Always 1", ("version",), registry=self.registry)
         build.labels(version("headrace")).set(1)
         self.registry.register(_NodeCollector(node))
 
     def request(self, route: str, status: int, seconds: float) -> None:
         """A request to a route template was answered after ``seconds``."""
-        self._requests.labels(route, f"{status // 100}xx").inc()
-        self._seconds.labels(route).observe(seconds)
+        self._request_count(route, f"{status // 100}xx").inc()
+        self._request_seconds(route).observe(seconds)
 
     def poll(self, kind: TaskKind, status: PollStatus) -> None:
         """A poll ended."""
-        self._polls.labels(_KINDS[kind], status.value).inc()
+        self._poll_count(_KINDS[kind], status.value).inc()
         if status is PollStatus.LEASED:
             self.task(kind, "leased")
 
     def task(self, kind: TaskKind, outcome: str) -> None:
         """A task was ``leased``, ``completed`` or ``failed``."""
-        self._tasks.labels(_KINDS[kind], outcome).inc()
+        self._task_count(_KINDS[kind], outcome).inc()
 
     def render(self) -> bytes:
         """The text a scraper gets."""

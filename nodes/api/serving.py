@@ -92,17 +92,15 @@ def _config(listener: socket.socket) -> Config:
 
 async def serve(
     app: QuartTrio,
-    host: str,
-    port: int,
+    listener: socket.socket,
     *,
     shutdown: Callable[[], Awaitable[None]],
     task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until ``shutdown()`` returns; open requests then get GRACE_SECONDS.
+    """Serve on ``listener``, which it closes, until ``shutdown()`` returns.
 
-    Reports the address it listens on. Raises StartupError when it cannot.
+    Open requests then get GRACE_SECONDS. Reports the address it listens on.
     """
-    listener = open_listener(host, port)
     name = listener.getsockname()
     config = _config(listener)
 

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from nodes.api.app import create_app
-from nodes.api.serving import Address, serve
+from nodes.api.serving import Address, open_listener, serve
 from nodes.node import Node
 from tests.unit.api.fakes import Client
 from tests.waiting import eventually
@@ -52,7 +52,9 @@ async def test_a_worker_starts_and_stops_cleanly(
     with trio.fail_after(30), warnings.catch_warnings():
         warnings.simplefilter("error")
         async with trio.open_nursery() as nursery:
-            address: Address = await nursery.start(partial(serve, app, "127.0.0.1", 0, shutdown=stop.wait))
+            address: Address = await nursery.start(
+                partial(serve, app, open_listener("127.0.0.1", 0), shutdown=stop.wait)
+            )
             nursery.start_soon(trio.to_thread.run_sync, lambda: asyncio.run(_work(address.url, leave, token)))
 
             async def registered() -> bool:

@@ -59,7 +59,9 @@ def serving(recorder: Recorder) -> Serving:
         app = create_app(recorder, LIMIT, limits or BodyLimits())
         stop = trio.Event()
         async with trio.open_nursery() as nursery:
-            address: Address = await nursery.start(partial(serve, app, "127.0.0.1", 0, shutdown=stop.wait))
+            address: Address = await nursery.start(
+                partial(serve, app, open_listener("127.0.0.1", 0), shutdown=stop.wait)
+            )
             try:
                 yield address
             finally:
@@ -110,6 +112,27 @@ async def test_the_pipeline_answers_every_method(serving: Serving, method: bytes
         answer = await _exchange(address, method + b" /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
 
     assert answer.startswith(b"HTTP/1.1 200")
+
+
+async def test_lengths_of_answers_without_a_body(recorder: Recorder, serving: Serving) -> None:
+    answers = {
+        b"HEAD": Response(200, [(b"content-type", b"text/plain"), (b"content-length", b"7")]),
+        b"OPTIONS": Response(204, [(b"allow", b"GET")]),
+    }
+
+    async def handle(request: Request) -> Response:
+        return answers[request.method.encode()]
+
+    recorder.handle = handle  # type: ignore[method-assign]
+    async with serving() as address:
+        seen = {
+            method: await _exchange(address, method + b" / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+            for method in answers
+        }
+
+    assert b"content-length: 7\r\n" in seen[b"HEAD"]
+    assert b"content-length" not in seen[b"OPTIONS"]
+    assert all(answer.endswith(b"\r\n\r\n") for answer in seen.values())
 
 
 async def test_a_client_that_leaves_cancels_its_poll(serving: Serving, recorder: Recorder) -> None:
