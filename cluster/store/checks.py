@@ -6,6 +6,7 @@ becomes a warning, not a refusal.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,6 +21,11 @@ from cluster.store.topology import Node, Topology, open_topology
 MIN_REDIS: Final = (7, 0)
 MIN_VALKEY: Final = (7, 2)
 REPLY_TIMEOUT: Final = 3.0  # seconds
+CHECK_AGAIN_EVERY: Final = 30.0
+
+
+class _Unreachable(StartupError):
+    """The server did not answer, so nothing is known about its settings."""
 
 
 @dataclass(slots=True)
@@ -36,11 +42,32 @@ async def check_server(url: str, durability: str = "memory") -> list[str]:
     """Check the server (of a Cluster: every primary) behind ``url`` for a durability setting.
 
     Returns warnings, one line each. Raises StartupError when it cannot be reached or must not be
-    used. May be called again while running: ``fsync`` is only kept while the settings stay.
+    used.
     """
     wanted = parse_durability(durability)
     topology = open_topology(url, reply_timeout=REPLY_TIMEOUT)
     return await trio.to_thread.run_sync(_check, topology, wanted, abandon_on_cancel=True)
+
+
+async def watch_server(url: str, durability: str, report: Callable[[str | None], None]) -> None:
+    """Check again for ever: a promise is kept only while the server's settings stay (rule A2).
+
+    Calls ``report(reason)`` when the server must not be used any more and ``report(None)`` when it
+    may be used again. A server that is away breaks no promise: commands to it fail anyway.
+    """
+    broken: str | None = None
+    while True:
+        await trio.sleep(CHECK_AGAIN_EVERY)
+        reason: str | None = None
+        try:
+            await check_server(url, durability)
+        except _Unreachable:
+            continue
+        except StartupError as error:
+            reason = str(error)
+        if reason != broken:
+            broken = reason
+            report(reason)
 
 
 def _check(topology: Topology, durability: Durability) -> list[str]:
@@ -66,7 +93,7 @@ def _look(topology: Topology) -> list[_Server]:
     except InvalidResponse:
         raise StartupError(f"what answers at {label} is not Redis: correct the Redis URL") from None
     except BROKEN as error:
-        raise StartupError(
+        raise _Unreachable(
             f"Redis cannot be reached at {label} ({error}): start it or correct the Redis URL"
         ) from None
 

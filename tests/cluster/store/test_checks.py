@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from cluster.errors import StartupError
+from cluster.store import checks
 from cluster.store.checks import check_server
 from tests.servers import KINDS, Server, run_cluster, run_server
 
@@ -51,6 +52,23 @@ async def test_settings_that_break_promises(server: Server) -> None:
         assert "set appendonly yes" in warning
         client.config_set("maxmemory-policy", "allkeys-lru")
         assert "set maxmemory-policy noeviction" in await refusal(server.url)
+
+
+async def test_a_promise_broken_later_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "CHECK_AGAIN_EVERY", 0.01)
+    send, reports = trio.open_memory_channel[str | None](10)
+    with run_server("valkey", tmp_path, *GOOD, "--appendfsync", "always") as server:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(checks.watch_server, server.url, "fsync", send.send_nowait)
+            with server.client() as client, trio.fail_after(5):
+                client.config_set("appendfsync", "everysec")
+                assert "set appendfsync always" in str(await reports.receive())
+                client.config_set("appendfsync", "always")
+                assert await reports.receive() is None
+            server.kill()
+            await trio.to_thread.run_sync(server.start)
+            assert reports.statistics().current_buffer_used == 0
+            nursery.cancel_scope.cancel()
 
 
 async def test_what_an_acl_hides_is_a_warning(server: Server) -> None:
