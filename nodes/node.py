@@ -41,7 +41,7 @@ from cluster.workflows.storage import RunCache
 from nodes.api.app import create_app
 from nodes.api.metrics import Metrics
 from nodes.api.pipeline import Pipeline
-from nodes.api.serving import Address, tune_gc
+from nodes.api.serving import Address, open_listener, tune_gc
 from nodes.api.serving import serve as serve_http
 
 log = structlog.get_logger(__name__)
@@ -184,14 +184,15 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[str] = trio.
     stop = trio.Event()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         await check_store(settings)
+        # Before the node joins: what cannot listen must not take partitions first.
+        listener = open_listener(settings.listen_host, settings.listen_port)
         async with trio.open_nursery() as outer:
             outer.start_soon(_set_on_signal, signals, stop)
             async with open_node(settings, settings.listen) as node, trio.open_nursery() as nursery:
                 app = create_app(Pipeline(node, Metrics(node)), settings.max_payload_bytes)
-                listen = partial(
-                    serve_http, app, settings.listen_host, settings.listen_port, shutdown=stop.wait
+                address: Address = await nursery.start(
+                    partial(serve_http, app, listener, shutdown=stop.wait)
                 )
-                address: Address = await nursery.start(listen)
                 tune_gc()
                 log.info("serving", url=address.url, session=node.membership.incarnation)
                 task_status.started(address.url)

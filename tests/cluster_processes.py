@@ -23,6 +23,7 @@ from nodes.cli.processes import Child
 from tests.waiting import eventually
 
 READY_SECONDS = 30.0
+COMMAND_SECONDS = 60.0
 HOST = "127.0.0.1"
 TOP = Path(__file__).parents[1]
 
@@ -193,13 +194,15 @@ class Cluster:
             self.balancer.start()
             await wait_ready(self.balancer.url, READY_SECONDS)
 
-    def start_worker(self, queue: str, *, url: str | None = None, name: str = "worker", **options: str) -> Child:
+    def start_worker(
+        self, queue: str, *, url: str | None = None, name: str = "worker", **options: str
+    ) -> Child:
         """An SDK worker process (``tests/sdk_worker.py``) for ``queue``; see :func:`worker_ready`."""
         number = len(self.workers)
         arguments = [url or self.url, queue, str(os.getpid()), str(self.directory / f"{queue}.events")]
         arguments += [f"--{key}={value}" for key, value in options.items()]
         child = Child.start(
-            name,
+            f"worker-{number}",
             "tests.sdk_worker",
             arguments,
             environ=environment(),
@@ -246,13 +249,13 @@ def make_cluster(
         cluster.kill()
 
 
-def run_command(*arguments: str, timeout: float = 60.0, **environ: str) -> subprocess.CompletedProcess[str]:
+def run_command(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """Run ``headrace`` with ``arguments`` to its end."""
     return subprocess.run(
         [sys.executable, "-P", "-m", "nodes.cli.main", *arguments],
         env=environment(**environ),
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=COMMAND_SECONDS,
         check=False,
     )

@@ -30,7 +30,9 @@ def note(**fields: Any) -> None:
 
 def note_attempt() -> Any:
     info = activity.context().info
-    note(type=info.activity_type, task=info.task_id, attempt_id=info.activity_attempt_id, n=info.attempt_number)
+    note(
+        type=info.activity_type, task=info.task_id, attempt_id=info.activity_attempt_id, n=info.attempt_number
+    )
     return info
 
 
@@ -153,9 +155,7 @@ async def work(options: argparse.Namespace) -> None:
             task_queue=options.queue,
             worker_id=options.id or None,
             workflows=[cls for name, cls in named.items() if only is None or name in only],
-            activities=[
-                function for function in ACTIVITIES if only is None or function.__name__ in only
-            ],
+            activities=[function for function in ACTIVITIES if only is None or function.__name__ in only],
             poll_timeout=options.poll,
             shutdown_timeout=5,
         )

@@ -10,6 +10,7 @@ from uuid import uuid4
 import httpx
 
 from cluster import payloads
+from tests.waiting import eventually
 
 HEADERS = {
     "X-Durable-Workflow-Protocol-Version": "1.20",
@@ -123,6 +124,15 @@ class Wire:
 
     async def describe(self, workflow_id: str) -> dict[str, Any]:
         return await self.get(f"/workflows/{workflow_id}")
+
+    async def until_completed(self, workflow_id: str, within: float = 20.0) -> None:
+        """Wait until the newest run has completed."""
+
+        async def completed() -> bool:
+            status: str = (await self.describe(workflow_id))["status"]
+            return status == "completed"
+
+        await eventually(completed, within)
 
     async def history(self, workflow_id: str, run_id: str | None = None) -> list[dict[str, Any]]:
         """All events of a run (None: the newest)."""
