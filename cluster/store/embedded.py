@@ -50,6 +50,7 @@ async def embedded(directory: Path) -> AsyncIterator[str]:
             start_new_session=True,
             pass_fds=[lock],
         )
+        os.ftruncate(lock, 0)
         os.pwrite(lock, f"{process.pid}\n".encode(), 0)
         try:
             await _wait_ready(process, path, directory)

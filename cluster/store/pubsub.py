@@ -114,10 +114,13 @@ class _Listener(threading.Thread):
                 except BROKEN as error:
                     self.last_error = str(error)
                     _log.info("pub/sub on %s: %s", self._topology.label, error)
+                except _StopListening:
+                    return
+                except Exception as error:  # without this thread the node would go deaf unnoticed
+                    self.last_error = f"internal error: {error!r}"
+                    _log.exception("pub/sub failed")
                 failures = 0 if self.connects > before else failures + 1
                 self._stop.wait(pause(failures))
-        except _StopListening:
-            return
         finally:
             self._wake_reader.close()
             self._wake_writer.close()

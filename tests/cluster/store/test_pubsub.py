@@ -136,6 +136,22 @@ async def test_a_black_hole_is_noticed(
             await inbox.reconnected.wait()
 
 
+async def test_an_internal_error_is_a_reconnect(
+    valkey_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_store(valkey_url) as store:
+        inbox = Inbox(store, prefix)
+        await store.subscribe(f"{prefix}:c")
+        with monkeypatch.context() as patch:
+            patch.setattr(pubsub_module, "MESSAGES_A_BATCH", None)
+            await store.call("PUBLISH", f"{prefix}:c", "lost")
+            await eventually(lambda: store.statistics().pubsub.lost_connections > 0)
+        with trio.fail_after(5):
+            await inbox.reconnected.wait()
+        assert await store.call("PUBLISH", f"{prefix}:c", "after") == 1
+        assert await inbox.messages.receive() == (f"{prefix}:c", b"after")
+
+
 async def test_subscribe_gives_up_when_redis_stays_away(
     own_server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
