@@ -119,8 +119,11 @@ def test_serve_ends_orderly(valkey_url: str, prefix: str) -> None:
     env = {"REDIS_URL": valkey_url, "HEADRACE_KEY_PREFIX": prefix, "DW_AUTH_TOKEN": "t"}
     with started(*HEADRACE, "serve", "--listen", f"127.0.0.1:{port}", "--node-name", "n1", env=env) as node:
         assert node.stderr is not None
-        while '"serving"' not in node.stderr.readline():
-            assert node.poll() is None
+        said = ""
+        while '"serving"' not in said:
+            line = node.stderr.readline()
+            said += line
+            assert line, said
         assert httpx.get(f"http://127.0.0.1:{port}/api/ready").status_code == 200
         node.send_signal(signal.SIGTERM)
         node.communicate(timeout=30)
