@@ -160,7 +160,8 @@ def activity_deadline(run: Run, step: int, lease: Lease, task_lease: Lease, now_
     if kind is not None:
         return _time_out(decision, activity, lease, kind)
     if activity.waiting and activity.ready_at_ms <= decision.now_ms:
-        again = replace(activity, waiting=False)
+        # A late timer must not eat into schedule_to_start: it counts from now.
+        again = replace(activity, waiting=False, ready_at_ms=decision.now_ms)
         decision.activities[step] = again
         decision.effects.append(Disarm(activity_timer(step)))
         _make_ready(decision, again)

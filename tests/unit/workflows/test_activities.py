@@ -406,6 +406,17 @@ def test_schedule_to_start_counts_from_the_end_of_the_back_off() -> None:
     assert sim.timers["a1"] == sim.now_ms + 5000
 
 
+def test_a_back_off_that_ends_late_does_not_shorten_schedule_to_start() -> None:
+    sim = scheduled(retry_policy={"max_attempts": 2, "backoff_seconds": [3]}, schedule_to_start_timeout=5)
+    sim.claim_activity(1)
+    sim.fail_activity(1)
+    sim.advance(60)
+    sim.fire("a1")
+    assert sim.types[-1] == "ActivityRetryScheduled"
+    assert sim.lease(TASK).attempt == 2
+    assert sim.timers["a1"] == sim.now_ms + 5000
+
+
 def test_heartbeats_move_their_own_deadline_only() -> None:
     sim = scheduled(heartbeat_timeout=5, start_to_close_timeout=8)
     start = sim.now_ms

@@ -56,14 +56,16 @@ def activities(draw: st.DrawFn) -> dict[str, Any]:
     return command
 
 
-LEAVES = activities() | st.builds(timer, st.integers(0, 20))
-MARKERS = st.sampled_from(
+Commands = st.SearchStrategy[dict[str, Any]]
+
+LEAVES: Commands = activities() | st.builds(timer, st.integers(0, 20))
+MARKERS: Commands = st.sampled_from(
     [
         {"type": "record_side_effect", "result": BLOB},
         {"type": "record_version_marker", "change_id": "c", "version": 1},
     ]
 )
-STEPS = LEAVES | MARKERS
+STEPS: Commands = LEAVES | MARKERS
 SHAPES = st.lists(LEAVES | st.lists(LEAVES, min_size=1, max_size=3), min_size=1, max_size=4)
 
 
@@ -83,6 +85,12 @@ def parallel(base: int, shape: list[Any]) -> list[dict[str, Any]]:
     return commands
 
 
+WORK = st.sampled_from(
+    ["steps", "steps", "steps", "group", "group", "repeat", "waiting", "broken", "lapse", "complete", "fail"]
+)
+BROKEN = {"type": "NonDeterministicReplayError", "message": "replay failed"}
+
+
 class RandomRun(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -90,103 +98,68 @@ class RandomRun(RuleBasedStateMachine):
         self.handed_out: list[tuple[AttemptId, str]] = []
         self.last_group: list[dict[str, Any]] = []
 
-    @initialize(limit=st.none() | st.integers(1, 400), shape=SHAPES)
-    def begin(self, limit: int | None, shape: list[Any]) -> None:
+    @initialize(limit=st.none() | st.integers(20, 400), steps=st.lists(STEPS, max_size=4), shape=SHAPES)
+    def begin(self, limit: int | None, steps: list[dict[str, Any]], shape: list[Any]) -> None:
         due = None if limit is None else START_US // 1000 + limit * 1000
         self.sim = Simulation(run_deadline_ms=due)
-        self.last_group = parallel(1, shape)
-        self.sim.complete(*self.last_group)
-
-    # -- choices ----------------------------------------------------------------------------
-
-    def leased(self) -> list[int]:
-        return [step for step in self.sim.state.activities if self.sim.activity_lease(step).state == "l"]
-
-    def has_leased(self) -> bool:
-        return bool(self.leased())
-
-    def pick(self, data: st.DataObject, steps: list[int]) -> int:
-        return data.draw(st.sampled_from(steps))
-
-    def has_task(self) -> bool:
-        return self.sim.task_lease().state != ""
-
-    # -- workflow workers -------------------------------------------------------------------
+        self.last_group = parallel(len(steps) + 2, shape)
+        self.sim.complete(*steps, timer(0), *self.last_group)
 
     @precondition(lambda self: self.sim.task_lease().state == "r")
     @rule()
-    def claim(self) -> None:
+    def claim_workflow_task(self) -> None:
         self.sim.claim()
 
-    @precondition(has_task)
-    @rule(steps=st.lists(STEPS, min_size=1, max_size=4))
-    def complete(self, steps: list[dict[str, Any]]) -> None:
-        self.sim.complete(*steps)
-
-    @precondition(has_task)
-    @rule(before=st.lists(STEPS, max_size=2), shape=SHAPES)
-    def complete_with_group(self, before: list[dict[str, Any]], shape: list[Any]) -> None:
-        self.last_group = parallel(self.sim.state.next_step + len(before), shape)
-        self.sim.complete(*before, *self.last_group)
-
-    @precondition(has_task)
-    @rule()
-    def repeat_group(self) -> None:
-        before = self.sim.state.next_step
-        changes = self.sim.complete(*self.last_group)
-        if changes.refusal is None:
-            assert self.sim.state.next_step == before
-
-    @precondition(has_task)
-    @rule(steps=st.lists(STEPS, max_size=3), end=st.sampled_from([COMPLETE, FAIL]), rare=st.integers(0, 5))
-    def end(self, steps: list[dict[str, Any]], end: dict[str, Any], rare: int) -> None:
-        if rare == 0:
-            self.sim.complete(end, *steps)
-            assert self.sim.state.status.closed
-
-    @precondition(has_task)
-    @rule(failure=st.sampled_from([WAITING, {"type": "NonDeterministicReplayError", "message": "replay"}]))
-    def fail_task(self, failure: dict[str, Any]) -> None:
-        self.sim.fail_task(failure)
-
     @precondition(lambda self: self.sim.task_lease().state == "l")
-    @rule()
-    def lapse_task(self) -> None:
-        self.sim.advance(LEASE_MS / 1000)
-        self.sim.lapse_task()
+    @rule(data=st.data(), work=WORK)
+    def answer_workflow_task(self, data: st.DataObject, work: str) -> None:
+        sim = self.sim
+        match work:
+            case "steps":
+                sim.complete(*data.draw(st.lists(STEPS, min_size=1, max_size=4)))
+            case "group":
+                before = data.draw(st.lists(STEPS, max_size=2))
+                self.last_group = parallel(sim.state.next_step + len(before), data.draw(SHAPES))
+                sim.complete(*before, *self.last_group)
+            case "repeat":
+                next_step = sim.state.next_step
+                sim.complete(*self.last_group)
+                assert sim.last.refusal is not None or sim.state.next_step == next_step
+            case "waiting" | "broken":
+                sim.fail_task(WAITING if work == "waiting" else BROKEN)
+            case "lapse":
+                sim.advance(LEASE_MS / 1000)
+                sim.lapse_task()
+            case _:
+                sim.complete(
+                    COMPLETE if work == "complete" else FAIL, *data.draw(st.lists(STEPS, max_size=2))
+                )
+                assert sim.state.status.closed
 
-    # -- activity workers -------------------------------------------------------------------
-
-    @precondition(
-        lambda self: any(self.sim.activity_lease(s).state == "r" for s in self.sim.state.activities)
-    )
-    @rule(data=st.data(), owner=st.sampled_from(["worker-1", "worker-2"]))
-    def claim_activity(self, data: st.DataObject, owner: str) -> None:
-        ready = [step for step in self.sim.state.activities if self.sim.activity_lease(step).state == "r"]
-        lease = self.sim.claim_activity(self.pick(data, ready), owner)
-        task = TaskId(RUN_ID, TaskKind.ACTIVITY, int(lease.task_id.rpartition("a")[2]))
-        self.handed_out.append((AttemptId(task, lease.attempt, lease.delivery), owner))
-
-    @precondition(has_leased)
-    @rule(data=st.data())
-    def finish_activity(self, data: st.DataObject) -> None:
-        self.sim.finish_activity(self.pick(data, self.leased()))
-
-    @precondition(has_leased)
-    @rule(data=st.data(), type_name=st.sampled_from(["ValueError", "OSError"]), final=st.booleans())
-    def fail_activity(self, data: st.DataObject, type_name: str, final: bool) -> None:
-        self.sim.fail_activity(self.pick(data, self.leased()), type=type_name, non_retryable=final)
-
-    @precondition(has_leased)
-    @rule(data=st.data(), progress=st.none() | st.just({"current": 1}))
-    def heartbeat(self, data: st.DataObject, progress: dict[str, Any] | None) -> None:
-        self.sim.heartbeat(self.pick(data, self.leased()), progress)
-        self.sim.check()
-
-    @precondition(has_leased)
-    @rule(data=st.data())
-    def lapse_activity(self, data: st.DataObject) -> None:
-        self.sim.lapse_activity(self.pick(data, self.leased()))
+    @precondition(lambda self: any(not item.waiting for item in self.sim.run.activities.values()))
+    @rule(data=st.data(), work=st.sampled_from(["finish", "finish", "fail", "fail", "heartbeat", "lapse"]))
+    def work_on_activity(self, data: st.DataObject, work: str) -> None:
+        """Hands an activity out when it is ready, else its worker or its lease decides."""
+        sim = self.sim
+        there = [step for step, item in sim.run.activities.items() if not item.waiting]
+        step = data.draw(st.sampled_from(there))
+        if sim.activity_lease(step).state == "r":
+            owner = data.draw(st.sampled_from(["worker-1", "worker-2"]))
+            lease = sim.claim_activity(step, owner)
+            task = TaskId(RUN_ID, TaskKind.ACTIVITY, step)
+            self.handed_out.append((AttemptId(task, lease.attempt, lease.delivery), owner))
+            return
+        match work:
+            case "finish":
+                sim.finish_activity(step)
+            case "fail":
+                name = data.draw(st.sampled_from(["ValueError", "OSError", "OSError"]))
+                sim.fail_activity(step, type=name)
+            case "heartbeat":
+                sim.heartbeat(step, data.draw(st.none() | st.just({"current": 1})))
+                sim.check()
+            case _:
+                sim.lapse_activity(step)
 
     @precondition(lambda self: self.handed_out)
     @rule(data=st.data())
@@ -195,13 +168,13 @@ class RandomRun(RuleBasedStateMachine):
         attempt, owner = data.draw(st.sampled_from(self.handed_out))
         lease = self.sim.lease(str(attempt.task))
         current = lease.state == "l" and lease.owner == owner and lease.attempt == attempt.attempt
-        refused = pytest.raises(Refused, match="is over|another worker")
+        refused = pytest.raises(Refused, match=r"is over|another worker")
         with contextlib.nullcontext() if current or self.sim.state.status.closed else refused:
             guards.activity_task(self.sim.run, lease, attempt.task, attempt, "orders", owner)
         answer = guards.activity_heartbeat(self.sim.run, lease, attempt.task, attempt, "orders", owner)
         assert answer["can_continue"] == current
 
-    # -- time -------------------------------------------------------------------------------
+    # -- time -------
 
     @rule(seconds=st.integers(0, 25))
     def let_time_pass(self, seconds: int) -> None:
@@ -220,8 +193,6 @@ class RandomRun(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.sim.timers)))
         if name != "w":
             self.sim.fire(name)
-
-    # -- the end ----------------------------------------------------------------------------
 
     @precondition(lambda self: self.sim.state.status.closed)
     @rule(step=st.integers(1, 9))
@@ -248,8 +219,8 @@ class RandomRun(RuleBasedStateMachine):
 
 TestRandomRun = RandomRun.TestCase
 TestRandomRun.settings = settings(
-    max_examples=120,
-    stateful_step_count=40,
+    max_examples=150,
+    stateful_step_count=100,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
