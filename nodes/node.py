@@ -29,7 +29,7 @@ from cluster.queues.matcher import Matcher
 from cluster.queues.polls import Polls
 from cluster.settings.origins import DEFAULT
 from cluster.settings.schema import Settings
-from cluster.store.checks import check_server
+from cluster.store.checks import check_server, watch_server
 from cluster.store.store import Store, open_store
 from cluster.upkeep.due import DueWork
 from cluster.upkeep.keeper import Keeper, KeeperTimes
@@ -46,8 +46,6 @@ from nodes.api.serving import serve as serve_http
 
 log = structlog.get_logger(__name__)
 
-CHECK_SECONDS: Final = 30.0
-"""How often a node looks again whether Redis still keeps what the durability setting needs."""
 LEAVE_SECONDS: Final = 10.0
 LEVEL: Final = 1
 """What this build can write (G2)."""
@@ -145,7 +143,8 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
             await nursery.start(keeper.run)
             await nursery.start(matcher.run)
             await nursery.start(membership.run)
-            nursery.start_soon(_check_durability, settings)
+            if settings.durability != "memory":
+                nursery.start_soon(watch_server, settings.redis_url, settings.durability, _report_durability)
             try:
                 yield node
             finally:
@@ -164,16 +163,12 @@ def _wanted_partitions(settings: Settings) -> int | None:
     return settings.partitions if settings.origin("partitions") is not DEFAULT else None
 
 
-async def _check_durability(settings: Settings) -> None:
-    """``fsync`` is a promise only while Redis keeps its own settings (A2)."""
-    if settings.durability == "memory":
-        return
-    while True:
-        await trio.sleep(CHECK_SECONDS)
-        try:
-            await check_server(settings.redis_url, settings.durability)
-        except StartupError as error:
-            log.error("durability_lost", error=str(error), durability=settings.durability)
+def _report_durability(problem: str | None) -> None:
+    """``fsync`` and ``replica:N`` are promises only while Redis keeps its own settings (A2)."""
+    if problem is None:
+        log.info("durability_kept")
+    else:
+        log.error("durability_lost", problem=problem)
 
 
 async def serve(settings: Settings, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
