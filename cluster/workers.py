@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -45,6 +45,9 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     max_concurrent_workflow_tasks: int = 100
     max_concurrent_activity_tasks: int = 100
     capabilities: tuple[str, ...] = ()
+    workflow_command_contracts: dict[str, Any] = {}
+    """Signals, updates and queries by workflow type, as the worker declared them (sdk-wire 2.1)."""
+    heartbeat_interval_seconds: int | None = None
     registered_at_ms: int
     updated_at_ms: int
 
@@ -65,6 +68,8 @@ class Announcement:
     max_concurrent_workflow_tasks: int = 100
     max_concurrent_activity_tasks: int = 100
     capabilities: tuple[str, ...] = ()
+    command_contracts: Mapping[str, Any] = field(default_factory=dict)
+    heartbeat_interval_seconds: int | None = None
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -213,6 +218,8 @@ class WorkerStore:
             max_concurrent_workflow_tasks=announcement.max_concurrent_workflow_tasks,
             max_concurrent_activity_tasks=announcement.max_concurrent_activity_tasks,
             capabilities=announcement.capabilities,
+            workflow_command_contracts=dict(announcement.command_contracts),
+            heartbeat_interval_seconds=announcement.heartbeat_interval_seconds,
             registered_at_ms=old.registered_at_ms if old is not None else now,
             updated_at_ms=now,
         )

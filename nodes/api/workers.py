@@ -16,6 +16,7 @@ from nodes.api.routes import Reply
 
 _MAX_TYPES = 2_000
 _MAX_SLOTS = 1_000_000
+_LONGEST_INTERVAL = 3_600
 
 _Types = Annotated[list[ShortText] | None, MaxLen(_MAX_TYPES)]
 _Slots = Annotated[Annotated[int, Ge(1), Le(_MAX_SLOTS)] | None, Integer]
@@ -49,6 +50,8 @@ class _Register(Fields):
     max_concurrent_workflow_tasks: _Slots = None
     max_concurrent_activity_tasks: _Slots = None
     capabilities: Any = None
+    workflow_command_contracts: Any = None
+    heartbeat_interval_seconds: Any = None
 
 
 class _Heartbeat(Fields):
@@ -72,6 +75,17 @@ def _capabilities(given: Any) -> tuple[str, ...]:
     return tuple(name for name in given[:64] if isinstance(name, str) and len(name) <= 64)
 
 
+def _contracts(given: Any) -> dict[str, Any]:
+    """Command contracts by workflow type; entries that are no objects are ignored."""
+    if not isinstance(given, dict):
+        return {}
+    return {name: contract for name, contract in given.items() if isinstance(contract, dict)}
+
+
+def _interval(given: Any) -> int | None:
+    return given if isinstance(given, int) and 0 < given <= _LONGEST_INTERVAL else None
+
+
 async def register(call: Call) -> Reply:
     """``POST /api/worker/register``."""
     body = call.fields(_Register)
@@ -90,6 +104,8 @@ async def register(call: Call) -> Reply:
             max_concurrent_workflow_tasks=body.max_concurrent_workflow_tasks or 100,
             max_concurrent_activity_tasks=body.max_concurrent_activity_tasks or 100,
             capabilities=_capabilities(body.capabilities),
+            command_contracts=_contracts(body.workflow_command_contracts),
+            heartbeat_interval_seconds=_interval(body.heartbeat_interval_seconds),
         )
     )
     return Reply(
