@@ -19,12 +19,17 @@ NO_DUE: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class ClaimWaiter:
-    """Who waits for a task: ``token`` becomes the lease token, ``types`` are plain names."""
+    """Who waits for a task: ``token`` becomes the lease token, ``types`` are plain names.
+
+    ``markers`` are the builds whose tasks it may take. With ``held_only`` it gets nothing but the
+    task that its token already holds (G1, H1).
+    """
 
     owner: str
     token: str
     types: frozenset[str]
-    repeated: bool = False
+    markers: tuple[str, ...] = ("",)
+    held_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +51,15 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Heads left in one (partition, queue) after a claim or at a peek."""
+    """Heads left in one (partition, queue) after a claim or at a peek; None: no work of the type.
+
+    ``complete`` says that types not named have no work either.
+    """
 
     partition: int
     queue: QueueName
     complete: bool
-    ready_ms: dict[str, int]
+    ready_ms: dict[str, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +91,10 @@ def _pack(value: object) -> bytes:
     return packed
 
 
-def _ready_map(flat: Sequence[bytes]) -> dict[str, int]:
-    return {flat[i].decode(): int(float(flat[i + 1])) for i in range(0, len(flat), 2)}
+def _ready_map(flat: Sequence[bytes]) -> dict[str, int | None]:
+    return {
+        flat[i].decode(): int(float(flat[i + 1])) if flat[i + 1] else None for i in range(0, len(flat), 2)
+    }
 
 
 async def claim(
@@ -98,6 +108,7 @@ async def claim(
 ) -> ClaimReply:
     """Hand out the oldest fitting tasks, at most one per waiter.
 
+    ``queues`` are one queue under several markers.
     ``partitions`` has one member on a Redis Cluster. Raises Fenced when the session is buried,
     StoreFull when Redis takes no writes for want of memory, StoreError otherwise.
     """
@@ -106,7 +117,8 @@ async def claim(
     rows = []
     for waiter in waiters:
         index = type_sets.setdefault(waiter.types, len(type_sets) + 1) if waiter.types else 0
-        rows.append([waiter.owner, waiter.token, index, int(waiter.repeated)])
+        heads = [number for number, queue in enumerate(queues, 1) if queue.marker in waiter.markers]
+        rows.append([waiter.owner, waiter.token, index, heads, int(waiter.held_only)])
     request = [
         [keys.base(p) for p in partitions],
         [queue.encode() for queue in queues],

@@ -2,7 +2,8 @@
 
 The memory errs on one side only: it may believe in work that is gone, never in absence of work
 that is there. So it starts with "maybe", only a reply may say "none", and a wake that arrived
-after the request of that reply was sent outlives it.
+after the request of that reply was sent outlives it. Replies may come in any order: one whose
+request was sent before a wake that a later reply already knew of says nothing any more.
 """
 
 from __future__ import annotations
@@ -11,57 +12,73 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a memory had taken in when a request was sent."""
+
+    wakes: int
+    replies: int
+
+
 @dataclass(slots=True)
 class HeadMemory:
-    """Oldest known ready time (ms) per encoded type.
+    """Oldest known ready time (ms) per encoded type, None for a type that has no work.
 
     ``complete`` says that types not named have no work; otherwise they may have some of any age.
     """
 
-    known: dict[str, int] = field(default_factory=dict)
+    known: dict[str, int | None] = field(default_factory=dict)
     complete: bool = False
-    _sequence: int = 0
+    _wakes: int = 0
+    _replies: int = 0
     _valid_from: int = 0
     _woken: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def oldest(self, types: Iterable[str]) -> int | None:
         """Oldest ready time that one of ``types`` (none given: any) may have, else None."""
         wanted = tuple(types)
-        if not self.complete:
-            if not wanted or any(name not in self.known for name in wanted):
-                return 0
-        if not wanted:
-            return min(self.known.values(), default=None)
-        return min((self.known[name] for name in wanted if name in self.known), default=None)
+        known = self.known
+        if not self.complete and (not wanted or any(name not in known for name in wanted)):
+            return 0
+        times = (known.get(name) for name in wanted) if wanted else known.values()
+        return min((ready_ms for ready_ms in times if ready_ms is not None), default=None)
 
-    def mark(self) -> int:
+    def mark(self) -> Mark:
         """Call when a request is sent; hand the result to :meth:`learn` with its reply."""
-        return self._sequence
+        return Mark(self._wakes, self._replies)
 
     def wake(self, type_part: str, ready_ms: int) -> None:
         """A head appeared or got older work."""
-        self._sequence += 1
-        self._woken[type_part] = (self._sequence, ready_ms)
-        self.known[type_part] = min(ready_ms, self.known.get(type_part, ready_ms))
+        self._wakes += 1
+        _, earlier_ms = self._woken.get(type_part, (0, ready_ms))
+        self._woken[type_part] = (self._wakes, min(ready_ms, earlier_ms))
+        self._lower(type_part, ready_ms)
 
-    def learn(self, mark: int, heads: Mapping[str, int], *, complete: bool) -> None:
+    def learn(self, mark: Mark, heads: Mapping[str, int | None], *, complete: bool) -> None:
         """Take over what a reply says, except about what was woken since ``mark``."""
-        if mark < self._valid_from:
+        if mark.wakes < self._valid_from:
             return
-        self._woken = {name: woken for name, woken in self._woken.items() if woken[0] > mark}
+        self._valid_from = mark.wakes
+        self._replies += 1
+        self._woken = {name: woken for name, woken in self._woken.items() if woken[0] > mark.wakes}
         self.known = dict(heads)
         self.complete = complete
         for name, (_, ready_ms) in self._woken.items():
-            self.known[name] = min(ready_ms, self.known.get(name, ready_ms))
+            self._lower(name, ready_ms)
+
+    def _lower(self, type_part: str, ready_ms: int) -> None:
+        known = self.known.get(type_part)
+        self.known[type_part] = ready_ms if known is None else min(ready_ms, known)
 
     def forget(self) -> None:
         """Anything may have been missed: everything is "maybe" again (W5)."""
-        self._sequence += 1
-        self._valid_from = self._sequence
+        self._wakes += 1
+        self._valid_from = self._wakes
         self.known.clear()
         self._woken.clear()
         self.complete = False
 
-    def denies(self, type_part: str) -> bool:
-        """Whether the memory holds that this type has no work."""
-        return self.complete and type_part not in self.known
+    def denied_since(self, mark: Mark, type_part: str) -> bool:
+        """Whether the memory holds, and held already at ``mark``, that this type has no work."""
+        unchanged = mark == self.mark()
+        return unchanged and self.known.get(type_part) is None and (self.complete or type_part in self.known)

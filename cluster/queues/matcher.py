@@ -6,7 +6,11 @@ holds possible, exactly one claim is in flight for that queue, asking for as man
 are such waiters; it repeats until nothing is possible any more. A parked poll costs no command
 beyond the shared peek, one a second for all queues of the node.
 
-A claim that finds its waiter gone is given back: same attempt, next delivery.
+A claim that finds its waiter gone is given back: same attempt, next delivery. So every claim is
+sent by a task of the matcher, which hears the reply whatever becomes of the poll.
+
+While Redis is away parked polls stay parked. When the time of one is up that could not be asked
+for, the StoreError of the last try is raised; one that had nothing to ask for ends without a task.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from cluster.errors import ConditionFailed, OutcomeUnknown, StoreError, StoreUna
 from cluster.ids import TaskKind
 from cluster.queues import claims
 from cluster.queues.claims import Claim, ClaimWaiter, Heads, PeekReply
-from cluster.queues.heads import HeadMemory
+from cluster.queues.heads import HeadMemory, Mark
 from cluster.store.keys import QueueName, encode
 from cluster.store.store import Store
 
@@ -32,6 +36,7 @@ log = structlog.get_logger(__name__)
 PEEK_SECONDS: Final = 1.0
 """Interval of the safety net, drawn anew within +-20 % each time (W6)."""
 PEEK_QUEUES: Final = 64
+"""Most queues in one peek; the first of them also looks at how far housekeeping is behind."""
 KEEP_QUEUE_SECONDS: Final = 30.0
 """How long a queue stays subscribed after its last waiter (W5)."""
 CLAIM_LIMIT: Final = {TaskKind.WORKFLOW: 16, TaskKind.ACTIVITY: 64}
@@ -54,7 +59,11 @@ class QueueId:
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """One parked poll."""
+    """One parked poll.
+
+    ``repeated`` says that it was sent before, so its token may hold a task already. While it is
+    ``apart`` it is asked for on its own. ``trouble`` is why it could not be asked for last.
+    """
 
     queue: QueueId
     owner: str
@@ -63,8 +72,10 @@ class Waiter:
     markers: tuple[str, ...]
     page_size: int
     repeated: bool = False
+    apart: bool = False
     done: trio.Event = field(default_factory=trio.Event)
     claim: Claim | None = None
+    trouble: StoreError | None = None
     parts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -76,8 +87,8 @@ class _Queue:
     waiters: dict[Waiter, None] = field(default_factory=dict)
     memories: dict[tuple[int, str], HeadMemory] = field(default_factory=dict)
     subscribed: set[str] = field(default_factory=set)
+    subscribing: trio.Lock = field(default_factory=trio.Lock)
     serving: bool = False
-    trouble: StoreError | None = None
     idle_since: float = 0.0
 
 
@@ -167,45 +178,56 @@ class Matcher:
 
     # -- waiting ----------------------------------------------------------------------------
 
-    async def wait(self, waiter: Waiter, timeout: float) -> Claim | None:
-        """The next task for ``waiter``, or None after ``timeout`` seconds (0: look once).
+    async def wait(self, waiter: Waiter, seconds: float) -> Claim | None:
+        """The next task for ``waiter``, or None after so many ``seconds`` (0: look once).
 
-        Raises StoreError when the store cannot be asked at all and the time is up.
+        Raises StoreError when the time is up and Redis could not be asked for it last.
         """
-        if self._closed:
+        if self._closed or self._nursery is None:
             return None
         queue = self._queues.setdefault(waiter.queue, _Queue())
-        if timeout <= 0:
-            return await self._probe(waiter)
         queue.waiters[waiter] = None
+        waiter.apart = waiter.repeated or seconds <= 0
         try:
-            with trio.move_on_after(timeout):
-                await self._subscribe(waiter.queue, queue, waiter.markers)
-                if waiter.repeated:
-                    await self._ask_again(queue, [waiter])
-                self._kick(waiter.queue, queue)
+            if seconds <= 0:
+                self._nursery.start_soon(self._probe, queue, waiter)
                 await waiter.done.wait()
+            else:
+                with trio.move_on_after(seconds):
+                    await self._park(queue, waiter)
         except trio.Cancelled:
             if waiter.claim is not None:
                 self._give_back_soon(waiter.claim, waiter.owner)
             raise
+        except StoreError as error:
+            waiter.trouble = error
         finally:
             queue.waiters.pop(waiter, None)
             queue.idle_since = trio.current_time()
-        if waiter.claim is None and queue.trouble is not None:
-            raise queue.trouble
+        if waiter.claim is None and waiter.trouble is not None:
+            raise waiter.trouble
         return waiter.claim
 
-    async def _subscribe(self, name: QueueId, queue: _Queue, markers: tuple[str, ...]) -> None:
-        new = [marker for marker in markers if marker not in queue.subscribed]
-        if not new:
+    async def _park(self, queue: _Queue, waiter: Waiter) -> None:
+        await self._subscribe(queue, waiter)
+        if waiter.apart:
+            self.start_soon(self._resume, queue, waiter)
+        else:
+            self._kick(waiter.queue, queue)
+        await waiter.done.wait()
+
+    async def _subscribe(self, queue: _Queue, waiter: Waiter) -> None:
+        if queue.subscribed.issuperset(waiter.markers):
             return
-        await self._store.subscribe(*(self._store.keys.wake_channel(name.marked(m)) for m in new))
-        # What was learnt before the subscription stood may be out of date (W5).
-        for (_, marker), memory in queue.memories.items():
-            if marker in new:
-                memory.forget()
-        queue.subscribed.update(new)
+        async with queue.subscribing:
+            new = [marker for marker in waiter.markers if marker not in queue.subscribed]
+            channels = [self._store.keys.wake_channel(waiter.queue.marked(marker)) for marker in new]
+            await self._store.subscribe(*channels)
+            # What was learnt before the subscription stood may be out of date (W5).
+            for (_, marker), memory in queue.memories.items():
+                if marker in new:
+                    memory.forget()
+            queue.subscribed.update(new)
 
     async def _unsubscribe_idle(self) -> None:
         deadline = trio.current_time() - KEEP_QUEUE_SECONDS
@@ -257,7 +279,7 @@ class Matcher:
         scores: dict[int, int] = {}
         seen: dict[tuple[frozenset[str], tuple[str, ...]], bool] = {}
         for waiter in queue.waiters:
-            if waiter.repeated or waiter.done.is_set():
+            if waiter.apart or waiter.done.is_set():
                 continue
             group = (waiter.types, waiter.markers)
             if group not in seen:
@@ -282,29 +304,92 @@ class Matcher:
         return possible
 
     async def _serve(self, name: QueueId, queue: _Queue) -> None:
+        unsure: list[Waiter] = []
         try:
             while not self._closed:
                 if not self._may_act():
                     await trio.sleep(RETRY_SECONDS)
                     continue
-                waiters, partitions = self._choose(name, queue)
+                waiters, partitions = (unsure, []) if unsure else self._choose(name, queue)
                 if not waiters:
                     return
                 try:
-                    try:
-                        await self._claim_for(queue, waiters, partitions)
-                    except OutcomeUnknown:
-                        await self._ask_again(queue, waiters)
-                    queue.trouble = None
+                    if unsure:
+                        await self._find_held(queue, unsure)
+                    else:
+                        self._recover_soon(await self._claim_for(queue, waiters, partitions))
                 except StoreError as error:
-                    queue.trouble = error
-                    await trio.sleep(RETRY_SECONDS)
+                    for waiter in waiters:
+                        waiter.trouble = error
+                    if isinstance(error, OutcomeUnknown) and not unsure:
+                        unsure = waiters
+                    else:
+                        await trio.sleep(RETRY_SECONDS)
+                else:
+                    unsure = []
+                    for waiter in waiters:
+                        waiter.trouble = None
         finally:
             queue.serving = False
 
+    async def _resume(self, queue: _Queue, waiter: Waiter) -> None:
+        """Give a repeated poll what its token holds; if that is nothing, it waits like all others."""
+        while not self._closed and waiter in queue.waiters and not waiter.done.is_set():
+            try:
+                if self._may_act():
+                    await self._find_held(queue, [waiter])
+                    waiter.trouble = None
+                    break
+            except StoreError as error:
+                waiter.trouble = error
+            await trio.sleep(RETRY_SECONDS)
+        waiter.apart = False
+        self._kick(waiter.queue, queue)
+
+    async def _probe(self, queue: _Queue, waiter: Waiter) -> None:
+        """Look once into every partition, whatever the memory says; lapsed leases count (H2)."""
+        try:
+            if not self._may_act():
+                raise StoreUnavailable("this node lost touch with Redis; try again or ask another node")
+            if waiter.repeated:
+                await self._find_held(queue, [waiter])
+            for group in self._groups():
+                await self._probe_group(queue, waiter, group)
+        except StoreError as error:
+            waiter.trouble = error
+        finally:
+            waiter.done.set()
+
+    async def _probe_group(self, queue: _Queue, waiter: Waiter, group: list[int]) -> None:
+        for _ in range(2):
+            if waiter.done.is_set() or self._closed:
+                return
+            try:
+                lapsed = await self._claim_for(queue, [waiter], group)
+            except OutcomeUnknown:
+                await self._find_held(queue, [waiter])
+                return
+            if waiter.done.is_set() or not lapsed:
+                self._recover_soon(lapsed)
+                return
+            for partition in lapsed:
+                await self._recover(partition)
+
+    async def _find_held(self, queue: _Queue, waiters: list[Waiter]) -> None:
+        """Hand out once more what the tokens of these waiters hold already (G1, H1).
+
+        A claim that takes new work comes only when this found nothing anywhere: on a cluster one
+        script sees one partition, and the token may hold a task in another.
+        """
+        for group in self._groups():
+            open_waiters = [waiter for waiter in waiters if not waiter.done.is_set()]
+            if open_waiters:
+                await self._claim_for(queue, open_waiters, group, held_only=True)
+
     async def _claim_for(
-        self, queue: _Queue, waiters: list[Waiter], partitions: list[int]
-    ) -> claims.ClaimReply:
+        self, queue: _Queue, waiters: list[Waiter], partitions: list[int], *, held_only: bool = False
+    ) -> list[int]:
+        """One claim, delivered; returns the partitions that have lapsed leases."""
         name = waiters[0].queue
         markers = sorted({marker for waiter in waiters for marker in waiter.markers})
         marks = {
@@ -318,7 +403,7 @@ class Matcher:
             self._session(),
             partitions,
             [name.marked(marker) for marker in markers],
-            [ClaimWaiter(w.owner, w.token, w.types, w.repeated) for w in waiters],
+            [ClaimWaiter(w.owner, w.token, w.types, w.markers, held_only) for w in waiters],
             page_size=max(waiter.page_size for waiter in waiters),
         )
         for heads in reply.heads:
@@ -327,32 +412,16 @@ class Matcher:
                 mark, heads.ready_ms, complete=heads.complete
             )
         for claim in reply.claims:
-            self._deliver(waiters[claim.waiter], claim)
-        for partition, due in reply.lease_due_ms.items():
-            if claims.NO_DUE < due <= reply.now_ms:
-                self._recover_soon(partition)
-        return reply
+            self._deliver(queue, waiters[claim.waiter], claim)
+        return [p for p, due in reply.lease_due_ms.items() if claims.NO_DUE < due <= reply.now_ms]
 
     def _groups(self) -> list[list[int]]:
         """All partitions, as sets that one script may look into."""
         everywhere = list(range(self._store.keys.partitions))
         return [[partition] for partition in everywhere] if self._store.clustered else [everywhere]
 
-    async def _ask_again(self, queue: _Queue, waiters: list[Waiter]) -> None:
-        """Find the leases that these waiters' tokens may hold already (G1, H1), else claim."""
-        for waiter in waiters:
-            waiter.repeated = True
-        try:
-            for group in self._groups():
-                open_waiters = [waiter for waiter in waiters if not waiter.done.is_set()]
-                if open_waiters:
-                    await self._claim_for(queue, open_waiters, group)
-        finally:
-            for waiter in waiters:
-                waiter.repeated = False
-
-    def _deliver(self, waiter: Waiter, claim: Claim) -> None:
-        if waiter.done.is_set() or waiter not in self._queues[waiter.queue].waiters:
+    def _deliver(self, queue: _Queue, waiter: Waiter, claim: Claim) -> None:
+        if waiter.done.is_set() or waiter not in queue.waiters:
             self._give_back_soon(claim, waiter.owner)
             return
         self._tasks += 1
@@ -373,10 +442,11 @@ class Matcher:
             except StoreError as error:
                 log.warning("could not give a task back", task_id=claim.task_id, reason=error.reason)
 
-    def _recover_soon(self, partition: int) -> None:
-        if partition not in self._recovering:
-            self._recovering.add(partition)
-            self.start_soon(self._recover_one, partition)
+    def _recover_soon(self, partitions: list[int]) -> None:
+        for partition in partitions:
+            if partition not in self._recovering:
+                self._recovering.add(partition)
+                self.start_soon(self._recover_one, partition)
 
     async def _recover_one(self, partition: int) -> None:
         try:
@@ -386,60 +456,45 @@ class Matcher:
         finally:
             self._recovering.discard(partition)
 
-    async def _probe(self, waiter: Waiter) -> Claim | None:
-        """Look once into every partition, whatever the memory says; lapsed leases count (H2)."""
-        queue = self._queues[waiter.queue]
-        queue.waiters[waiter] = None
-        try:
-            for group in self._groups():
-                for _ in range(2):
-                    if not self._may_act():
-                        raise StoreUnavailable(
-                            "this node lost touch with Redis; try again or ask another node"
-                        )
-                    reply = await self._claim_for(queue, [waiter], group)
-                    if waiter.claim is not None:
-                        return waiter.claim
-                    lapsed = [
-                        p for p, due in reply.lease_due_ms.items() if claims.NO_DUE < due <= reply.now_ms
-                    ]
-                    if not lapsed:
-                        break
-                    for partition in lapsed:
-                        await self._recover(partition)
-            return None
-        finally:
-            queue.waiters.pop(waiter, None)
-            queue.idle_since = trio.current_time()
-
     # -- the safety net ---------------------------------------------------------------------
 
     async def _peek(self) -> None:
-        watched = [(name, queue) for name, queue in self._queues.items() if queue.waiters][:PEEK_QUEUES]
-        names = [name.marked(marker) for name, queue in watched for marker in sorted(queue.subscribed)]
         for place in self._denied:
             self._missed += 1
             log.warning("a wake was missed", queue=place[0].queue, partition=place[1])
         self._denied.clear()
-        for group in self._groups():
-            marks = {
-                (name, partition, marker): self._memory(queue, partition, marker).mark()
-                for name, queue in watched
-                for partition in group
-                for marker in queue.subscribed
-            }
-            try:
-                reply = await claims.peek(self._store, group, names)
-            except StoreError as error:
-                log.debug("peek failed", reason=error.reason)
-                return
-            self._on_peek(reply)
-            for heads in reply.heads:
-                self._take_peek(heads, marks)
-        for name, queue in watched:
-            self._kick(name, queue)
+        watched = [
+            (name, marker)
+            for name, queue in self._queues.items()
+            if queue.waiters
+            for marker in sorted(queue.subscribed)
+        ]
+        try:
+            for start in range(0, max(len(watched), 1), PEEK_QUEUES):
+                for group in self._groups():
+                    reply = await self._peek_at(watched[start : start + PEEK_QUEUES], group)
+                    if start == 0:
+                        self._on_peek(reply)
+        except StoreError as error:
+            log.debug("peek failed", reason=error.reason)
+        for name in {name for name, _ in watched}:
+            queue = self._queues.get(name)
+            if queue is not None:
+                self._kick(name, queue)
 
-    def _take_peek(self, heads: Heads, marks: dict[tuple[QueueId, int, str], int]) -> None:
+    async def _peek_at(self, watched: list[tuple[QueueId, str]], group: list[int]) -> PeekReply:
+        marks = {
+            (name, partition, marker): self._memory(self._queues[name], partition, marker).mark()
+            for name, marker in watched
+            if name in self._queues
+            for partition in group
+        }
+        reply = await claims.peek(self._store, group, [name.marked(marker) for name, marker in watched])
+        for heads in reply.heads:
+            self._take_peek(heads, marks)
+        return reply
+
+    def _take_peek(self, heads: Heads, marks: dict[tuple[QueueId, int, str], Mark]) -> None:
         name = QueueId(TaskKind(heads.queue.kind), heads.queue.namespace, heads.queue.queue)
         queue = self._queues.get(name)
         mark = marks.get((name, heads.partition, heads.queue.marker))
@@ -448,7 +503,7 @@ class Matcher:
         memory = self._memory(queue, heads.partition, heads.queue.marker)
         for type_part in heads.ready_ms:
             # The wake may still be on its way: it was missed if it is not here by the next peek.
-            if memory.denies(type_part):
+            if memory.denied_since(mark, type_part):
                 self._denied.add((name, heads.partition, heads.queue.marker, type_part))
         memory.learn(mark, heads.ready_ms, complete=heads.complete)
 

@@ -84,9 +84,9 @@ class Polls:
             del self._shared[token]
             shared.done.set()
 
-    async def _seen_before(self, token: str, timeout: float) -> bool:
+    async def _seen_before(self, token: str, seconds: float) -> bool:
         """Note that this poll was sent; if it was before, end it on whichever node serves it."""
-        ttl_ms = int(timeout * 1000) + SEEN_MS
+        ttl_ms = int(seconds * 1000) + SEEN_MS
         first = await self._store.call(
             "SET", self._store.keys.poll(token), "1", "NX", "PX", ttl_ms, idempotent=True
         )
@@ -105,8 +105,8 @@ class Polls:
         if shared is not None and session != self._session():
             shared.waiter.done.set()
 
-    async def _find(self, request: PollRequest, waiter: Waiter, timeout: float) -> PollResult:
-        claim = await self._matcher.wait(waiter, timeout)
+    async def _find(self, request: PollRequest, waiter: Waiter, seconds: float) -> PollResult:
+        claim = await self._matcher.wait(waiter, seconds)
         if claim is None:
             return PollResult(PollStatus.EMPTY)
         if request.kind is TaskKind.WORKFLOW:

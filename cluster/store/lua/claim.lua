@@ -7,15 +7,18 @@
 --            bases      starts of the keys of the partitions to look into (one on a cluster)
 --            heads      heads to look at, of one kind, namespace and queue, one per marker
 --            type sets  lists of encoded types
---            waiters    [owner, token, index of a type set from 1 or 0 for any type, repeated]
+--            waiters    [owner, token, index of a type set or 0 for any type, heads it may take
+--                        from, held only]; indexes in the request count from 1
 --
 -- Returns [now, claims, heads left, lease due], or the string "FENCED" when the session is buried:
 --   claim       [waiter index, base index, task, attempt, delivery, leased at, expires, is repeat, ...]
 --               followed for a workflow task by [version, info, state, history length, events],
 --               for an activity by [body]
---   heads left  [base index, heads index, complete, type, ready, type, ready, ...] for each asked
+--   heads left  [base index, heads index, complete, type, ready or "", ...] for each asked; "" says
+--               that the type has no work, `complete` that no other type has any
 --   lease due   per base the earliest lease expiry, or -1
--- Indexes count from 0. A repeated waiter whose token already holds a lease gets that lease again (H1, G1).
+-- Indexes in the reply count from 0. A "held only" waiter gets the lease that its token holds, or
+-- nothing (H1, G1).
 -- oom: refuse
 PREFIX = ARGV[1]
 local session = ARGV[2]
@@ -34,7 +37,8 @@ for _, base in ipairs(bases) do
   end
 end
 
--- ready[b][h] maps a type to its oldest ready time; complete[b][h] says that it names all of them.
+-- ready[b][h] maps a type to its oldest ready time, or to false when it has no work;
+-- complete[b][h] says that types it does not name have none.
 local ready, complete = {}, {}
 for b, base in ipairs(bases) do
   ready[b], complete[b] = {}, {}
@@ -48,29 +52,41 @@ for b, base in ipairs(bases) do
   end
 end
 
-local function oldest(types)
+-- Where there are more heads than were read, only a fresh look tells about the others.
+local function refresh(b, h, types)
+  local key, known = bases[b] .. ':h:' .. heads_names[h], ready[b][h]
+  if types then
+    for i, score in ipairs(redis.call('ZMSCORE', key, unpack(types))) do
+      known[types[i]] = score and tonumber(score)
+    end
+  else
+    local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+    if first[1] then
+      known[first[1]] = tonumber(first[2])
+    end
+  end
+end
+
+local function oldest(types, heads)
   local best, best_b, best_h, best_type
+  local function consider(score, b, h, type_part)
+    if score and (not best or score < best) then
+      best, best_b, best_h, best_type = score, b, h, type_part
+    end
+  end
   for b = 1, #bases do
-    for h = 1, #heads_names do
+    for _, h in ipairs(heads) do
+      if not complete[b][h] then
+        refresh(b, h, types)
+      end
       local known = ready[b][h]
       if types then
-        if not complete[b][h] then
-          local scores = redis.call('ZMSCORE', bases[b] .. ':h:' .. heads_names[h], unpack(types))
-          for i, score in ipairs(scores) do
-            known[types[i]] = score and tonumber(score) or nil
-          end
-        end
         for _, type_part in ipairs(types) do
-          local score = known[type_part]
-          if score and (not best or score < best) then
-            best, best_b, best_h, best_type = score, b, h, type_part
-          end
+          consider(known[type_part], b, h, type_part)
         end
       else
         for type_part, score in pairs(known) do
-          if not best or score < best then
-            best, best_b, best_h, best_type = score, b, h, type_part
-          end
+          consider(score, b, h, type_part)
         end
       end
     end
@@ -120,7 +136,8 @@ local function take(queue, score)
     end
     return nil
   end
-  if redis.call('HEXISTS', P .. ':run:' .. r[3], 'c') == 1 then
+  local run = redis.call('HMGET', P .. ':run:' .. r[3], 'v', 'c')
+  if not run[1] or run[2] then
     if entry ~= 'b' then
       discard_entry(queue, entry)
     end
@@ -184,18 +201,20 @@ local function held_by(token, owner)
 end
 
 local function serve(waiter)
-  local owner, token, types = waiters[waiter][1], waiters[waiter][2], type_sets[waiters[waiter][3]]
-  if waiters[waiter][4] == 1 then
+  local owner, token, type_set, heads, held_only = unpack(waiters[waiter])
+  local types = type_sets[type_set]
+  if held_only == 1 then
     local b, id = held_by(token, owner)
-    if id then
-      P = bases[b]
-      -- From now on only this call may give the task back.
-      redis.call('HSET', P .. ':task:' .. id, 'c', call)
-      return claimed(waiter, b, id, 1)
+    if not id then
+      return nil
     end
+    P = bases[b]
+    -- From now on only this call may give the task back.
+    redis.call('HSET', P .. ':task:' .. id, 'c', call)
+    return claimed(waiter, b, id, 1)
   end
   for _ = 1, SEARCH_LIMIT do
-    local score, best_b, best_h, type_part = oldest(types)
+    local score, best_b, best_h, type_part = oldest(types, heads)
     if not score then
       return nil
     end
@@ -204,12 +223,11 @@ local function serve(waiter)
       redis.call('SETRANGE', bases[1] .. ':touch', 0, '')
     end
     P = bases[best_b]
-    local heads = heads_names[best_h]
-    local queue = heads .. ':' .. type_part
+    local queue = heads_names[best_h] .. ':' .. type_part
     local task, entry = take(queue, score)
     local following = next_ready(queue)
-    set_head(heads, type_part, following)
-    ready[best_b][best_h][type_part] = following
+    set_head(heads_names[best_h], type_part, following)
+    ready[best_b][best_h][type_part] = following or false
     if task then
       lease(task, entry, owner, token)
       return claimed(waiter, best_b, task, 0)
@@ -232,7 +250,7 @@ for b = 1, #bases do
     local row = { b - 1, h - 1, complete[b][h] and 1 or 0 }
     for type_part, score in pairs(ready[b][h]) do
       row[#row + 1] = type_part
-      row[#row + 1] = text(score)
+      row[#row + 1] = score and text(score) or ''
     end
     left[#left + 1] = row
   end

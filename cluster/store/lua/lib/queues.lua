@@ -84,7 +84,10 @@ local function end_lease(id, queue, entry, token)
     discard_entry(queue, entry)
   end
   redis.call('ZREM', P .. ':leases', id)
-  redis.call('HDEL', P .. ':held', token)
+  -- The same poll may have been given another task since.
+  if redis.call('HGET', P .. ':held', token) == id then
+    redis.call('HDEL', P .. ':held', token)
+  end
 end
 
 local function requeue(id, attempt, delivery)
@@ -98,8 +101,11 @@ local function requeue(id, attempt, delivery)
   redis.call('HSET', key, 's', 'r', 'n', attempt, 'd', delivery, 'qi', 'b')
   redis.call('HDEL', key, 'o', 'k', 'c', 'x', 'la', 'hb', 'pg', 'tr')
   redis.call('ZADD', P .. ':b:' .. queue, r[4], id)
+  redis.call('SADD', P .. ':queues', queue)
   if r[8] then
     arm(r[7], tonumber(r[8]))
+  elseif r[7] ~= '' then
+    redis.call('ZREM', P .. ':timers', r[7])
   end
   lower_head(r[2], r[3], tonumber(r[4]))
 end
