@@ -28,10 +28,15 @@ PARALLEL: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class DueReport:
-    """``done`` pieces were handled; ``next_due_ms`` is the earliest one left, None when none waits."""
+    """``done`` pieces were handled, ``failed`` ones are still due.
+
+    ``next_due_ms`` is the earliest one that is not due yet, None when none waits; the present when
+    more is due than one run does.
+    """
 
     now_ms: int
     done: int
+    failed: int
     next_due_ms: int | None
 
 
@@ -53,28 +58,27 @@ class DueWork:
         )
         now_ms = int(now)
         due = [(timers[i].decode(), int(float(timers[i + 1]))) for i in range(0, len(timers), 2)]
+        failed = self.failures
         async with trio.open_nursery() as nursery:
             limit = trio.CapacityLimiter(PARALLEL)
             for timer, due_ms in due:
                 nursery.start_soon(self._fire, limit, timer, due_ms)
             for task_id in leases:
                 nursery.start_soon(self._lapse, limit, task_id.decode())
-            if work is not None:
-                await self._work_off(partition, work)
+        failed = self.failures - failed
+        if work is not None:
+            await self._work_off(partition, work)
         full = len(due) == BATCH or len(leases) == BATCH or work is not None
         following = now_ms if full else int(next_due)
-        return DueReport(now_ms, len(due) + len(leases), following if following >= 0 else None)
-
-    async def recover_leases(self, partition: int) -> DueReport:
-        """The same, under the name a poll knows it by."""
-        return await self.run(partition)
+        done = len(due) + len(leases) - failed
+        return DueReport(now_ms, done, failed, following if following >= 0 else None)
 
     async def _fire(self, limit: trio.CapacityLimiter, timer: str, due_ms: int) -> None:
         async with limit:
             try:
                 await self._engine.timer_due(timer, due_ms)
                 self.timers_fired += 1
-            except HeadraceError as error:
+            except Exception as error:
                 self._failed("timer", timer, error)
 
     async def _lapse(self, limit: trio.CapacityLimiter, task_id: str) -> None:
@@ -82,13 +86,17 @@ class DueWork:
             try:
                 await self._engine.lease_lapsed(task_id)
                 self.leases_lapsed += 1
-            except HeadraceError as error:
+            except Exception as error:
                 self._failed("lease", task_id, error)
 
-    def _failed(self, kind: str, name: str, error: HeadraceError) -> None:
-        # One run that cannot be advanced must not hold up the others; it is tried again later.
+    def _failed(self, kind: str, name: str, error: Exception) -> None:
+        # One run that cannot be advanced, for whatever reason, must not hold up the others; it is
+        # tried again later.
         self.failures += 1
-        log.warning("could not do what is due", kind=kind, name=name, reason=error.reason, error=str(error))
+        if isinstance(error, HeadraceError):
+            log.warning("could not do what is due", kind=kind, name=name, reason=error.reason)
+        else:
+            log.error("could not do what is due", kind=kind, name=name, exc_info=error)
 
     async def _work_off(self, partition: int, item: bytes) -> None:
         tx = Transaction(partition, frees=True)

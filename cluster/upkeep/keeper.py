@@ -29,6 +29,7 @@ PAUSE_SECONDS: Final = 0.2
 """Pause while this node may not act or the store is away."""
 OVERDUE_MS: Final = 1_000
 """Work this late is done by whoever notices (B4)."""
+FAR_MS: Final = 1 << 60
 CHUNK: Final = 50
 """Queues looked at per script (H6)."""
 PENDING_CHECKED: Final = 100
@@ -45,9 +46,9 @@ class KeeperTimes:
 
 @dataclass(slots=True)
 class _Nap:
-    """When a sleeping keeper means to wake, and how to wake it earlier."""
+    """When a keeper means to look again, and how to wake it earlier while it sleeps."""
 
-    until_ms: int = 0
+    until_ms: int = FAR_MS
     scope: trio.CancelScope | None = None
 
 
@@ -118,28 +119,29 @@ class Keeper:
             if not held.may_act():
                 await trio.sleep(PAUSE_SECONDS)
                 continue
+            nap.until_ms = FAR_MS  # from here on a nudge counts, also one that comes during the work
             try:
                 report = await self._due.run(held.partition)
             except StoreError as error:
                 log.debug("due work must wait", partition=held.partition, reason=error.reason)
                 await trio.sleep(PAUSE_SECONDS)
                 continue
-            longest = self._clock.now_ms() + int(LONGEST_NAP_SECONDS * 1000)
-            due_ms = longest if report.next_due_ms is None else report.next_due_ms
-            nap.until_ms = min(due_ms, longest)
-            seconds = max(0.0, (nap.until_ms - self._clock.now_ms()) / 1000)
-            if report.done and seconds == 0:
-                # Whatever could not be done now is still due: give it, and others, time.
-                seconds = 0.001 if report.next_due_ms is not None else PAUSE_SECONDS
-            with trio.move_on_after(seconds) as nap.scope:
+            now_ms = self._clock.now_ms()
+            # What could not be done is still due: give it, and others, time.
+            longest = PAUSE_SECONDS if report.failed else LONGEST_NAP_SECONDS
+            due_ms = FAR_MS if report.next_due_ms is None else report.next_due_ms
+            nap.until_ms = min(nap.until_ms, due_ms, now_ms + int(longest * 1000))
+            with trio.move_on_after(max(0.0, (nap.until_ms - now_ms) / 1000)) as nap.scope:
                 await trio.sleep_forever()
             nap.scope = None
 
     def nudge(self, partition: int, due_ms: int) -> None:
         """Wake the keeper of ``partition`` in time for ``due_ms``, if it is kept here."""
         nap = self._naps.get(partition)
-        if nap is not None and nap.scope is not None and due_ms < nap.until_ms:
-            nap.until_ms = due_ms
+        if nap is None or due_ms >= nap.until_ms:
+            return
+        nap.until_ms = due_ms
+        if nap.scope is not None:
             nap.scope.deadline = trio.current_time() + max(0.0, (due_ms - self._clock.now_ms()) / 1000)
 
     def _on_due(self, _channel: str, message: bytes) -> None:
