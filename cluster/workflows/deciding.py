@@ -42,6 +42,8 @@ class Step:
     ends: str = ""
     orphan: Callable[[], Awaitable[object]] | None = None
     """What to do when the run is gone; None: refuse."""
+    moot: str = ""
+    """The condition whose failure says that somebody else has done it already."""
 
 
 class Decider:
@@ -80,8 +82,10 @@ class Decider:
                 return {}
             try:
                 changes = await self._decide_and_commit(step, snapshot)
-            except ConditionFailed:
+            except ConditionFailed as failed:
                 self._runs.forget(step.run_id, step.task_id)
+                if failed.condition[0] == step.moot:
+                    return {}
             except Refused:
                 if not snapshot.cached:
                     raise

@@ -21,8 +21,8 @@ class TimeDecisions(Decider):
         workflow = task.kind is TaskKind.WORKFLOW
 
         def decide(snapshot: Snapshot) -> Changes | None:
-            lease = snapshot.workflow_task if workflow else snapshot.task
-            if lease.task_id != task_id or lease.state != "l" or lease.expires_at_ms > snapshot.now_ms:
+            lease = snapshot.task
+            if lease.state != "l" or lease.expires_at_ms > snapshot.now_ms:
                 return None
             if workflow:
                 return machine.workflow_task_lapsed(snapshot.run, lease, self._clock.now_us())
@@ -31,7 +31,7 @@ class TimeDecisions(Decider):
             )
 
         def expect(tx: Transaction, snapshot: Snapshot) -> None:
-            lease = snapshot.workflow_task if workflow else snapshot.task
+            lease = snapshot.task
             tx.expect_task(task_id, "l", lease.attempt, lease.delivery, lease.owner)
             tx.expect_lapsed(task_id)
             if not workflow:
@@ -43,7 +43,7 @@ class TimeDecisions(Decider):
                 task.run_id,
                 decide,
                 expect,
-                task_id="" if workflow else task_id,
+                task_id=task_id,
                 fields=fields,
                 ends=task_id,
                 orphan=lambda: self._drop_orphan(task_id, task.run_id),
@@ -92,6 +92,7 @@ class TimeDecisions(Decider):
                 fields=fields,
                 whole=kind == "r",
                 orphan=lambda: self._disarm_orphan(timer, run_id),
+                moot="due",
             ),
             fresh=True,
         )

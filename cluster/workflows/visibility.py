@@ -8,7 +8,7 @@ from typing import Final
 
 import trio
 
-from cluster.errors import Refused
+from cluster.errors import Refused, StoreError
 from cluster.ids import partition_of_workflow
 from cluster.paging import page_start, page_token
 from cluster.store.store import Store
@@ -131,9 +131,14 @@ class Visibility:
         place = _Place.decode(token)
         filters = (workflow_type or "", bucket or "", query or "")
         parts: list[_Part] = []
+        failures: list[StoreError] = []
         async with trio.open_nursery() as nursery:
             for partition in range(self._store.keys.partitions):
-                nursery.start_soon(self._part, parts, partition, namespace, place, page_size, filters)
+                nursery.start_soon(
+                    self._part, parts, failures, partition, namespace, place, page_size, filters
+                )
+        if failures:
+            raise failures[0]
         # Below the highest place at which a partition stopped looking, rows may be missing.
         horizon = max((part.end for part in parts if part.end is not None), default=None)
         rows = sorted((row for part in parts for row in part.rows), key=lambda row: row[0], reverse=True)
@@ -148,6 +153,7 @@ class Visibility:
     async def _part(
         self,
         parts: list[_Part],
+        failures: list[StoreError],
         partition: int,
         namespace: str,
         place: _Place | None,
@@ -156,12 +162,16 @@ class Visibility:
     ) -> None:
         keys = self._store.keys
         after = (str(place.started_ms), place.run_id) if place else ("", "")
-        rows, more, last_ms, last_id = await self._store.run(
-            "list",
-            [keys.runs(partition, namespace)],
-            [keys.base(partition), *after, page_size, LOOK_LIMIT, *filters],
-            idempotent=True,
-        )
+        try:
+            rows, more, last_ms, last_id = await self._store.run(
+                "list",
+                [keys.runs(partition, namespace)],
+                [keys.base(partition), *after, page_size, LOOK_LIMIT, *filters],
+                idempotent=True,
+            )
+        except StoreError as error:
+            failures.append(error)
+            return
         end = _Place(int(last_ms), last_id.decode()) if more else None
         parts.append(_Part([_row(row) for row in rows], end))
 
