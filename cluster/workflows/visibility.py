@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
-from typing import Final
 
-import trio
-
-from cluster.errors import Refused, StoreError
+from cluster.errors import Refused
 from cluster.ids import partition_of_workflow
+from cluster.newest_first import LOOK_LIMIT, Part, Place, newest_first
 from cluster.paging import page_start, page_token
 from cluster.store.store import Store
 from cluster.workflows.records import Lease, Run
 from cluster.workflows.storage import decode_info, decode_state, load
-
-LOOK_LIMIT: Final = 2_000
-"""Most runs one script looks at; a page of a selective list may come back short but never wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,33 +36,6 @@ class HistoryPage:
 
     events: list[bytes]
     next_page_token: str | None
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class _Place:
-    """Where a list stands: lists run from the greatest place to the smallest."""
-
-    started_ms: int
-    run_id: str
-
-    def encode(self) -> str:
-        return urlsafe_b64encode(f"{self.started_ms}:{self.run_id}".encode()).decode()
-
-    @staticmethod
-    def decode(token: str | None) -> _Place | None:
-        """The place a token stands for; a token nobody made counts as absent (1.7)."""
-        try:
-            ms, _, run_id = urlsafe_b64decode((token or "").encode()).decode().partition(":")
-            return _Place(int(ms), run_id)
-        except ValueError:
-            return None
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    rows: list[tuple[_Place, RunView]]
-    end: _Place | None
-    """None when the partition has no more runs, else the last place looked at."""
 
 
 class Visibility:
@@ -128,61 +95,30 @@ class Visibility:
         token: str | None,
     ) -> RunPage:
         """Runs of a namespace, newest first. ``bucket`` is running, completed or failed."""
-        place = _Place.decode(token)
-        filters = (workflow_type or "", bucket or "", query or "")
-        parts: list[_Part] = []
-        failures: list[StoreError] = []
-        async with trio.open_nursery() as nursery:
-            for partition in range(self._store.keys.partitions):
-                nursery.start_soon(
-                    self._part, parts, failures, partition, namespace, place, page_size, filters
-                )
-        if failures:
-            raise failures[0]
-        # Below the highest place at which a partition stopped looking, rows may be missing.
-        horizon = max((part.end for part in parts if part.end is not None), default=None)
-        rows = sorted((row for part in parts for row in part.rows), key=lambda row: row[0], reverse=True)
-        sure = [row for row in rows if horizon is None or row[0] >= horizon]
-        page = sure[:page_size]
-        if len(page) < len(sure):
-            following: _Place | None = page[-1][0]
-        else:
-            following = horizon
-        return RunPage([view for _, view in page], None if following is None else following.encode())
-
-    async def _part(
-        self,
-        parts: list[_Part],
-        failures: list[StoreError],
-        partition: int,
-        namespace: str,
-        place: _Place | None,
-        page_size: int,
-        filters: tuple[str, str, str],
-    ) -> None:
         keys = self._store.keys
-        after = (str(place.started_ms), place.run_id) if place else ("", "")
-        try:
+        filters = (workflow_type or "", bucket or "", query or "")
+
+        async def look(partition: int, place: Place | None) -> Part[RunView]:
+            after = (str(place.ms), place.name) if place else ("", "")
             rows, more, last_ms, last_id = await self._store.run(
                 "list",
                 [keys.runs(partition, namespace)],
                 [keys.base(partition), *after, page_size, LOOK_LIMIT, *filters],
                 idempotent=True,
             )
-        except StoreError as error:
-            failures.append(error)
-            return
-        end = _Place(int(last_ms), last_id.decode()) if more else None
-        parts.append(_Part([_row(row) for row in rows], end))
+            end = Place(int(last_ms), last_id.decode()) if more else None
+            return Part([_row(row) for row in rows], end)
+
+        return RunPage(*await newest_first(keys.partitions, look, page_size, token))
 
 
-def _row(row: list[bytes]) -> tuple[_Place, RunView]:
+def _row(row: list[bytes]) -> tuple[Place, RunView]:
     run_id, started_ms, version, info, state, archived = row
     run = Run(info=decode_info(info), state=decode_state(state), version=int(version))
     view = RunView(
         run=run, run_count=run.info.run_number, is_current=True, task=None, archived=bool(archived)
     )
-    return _Place(int(started_ms), run_id.decode()), view
+    return Place(int(started_ms), run_id.decode()), view
 
 
 def _not_found(workflow_id: str, run_id: str | None) -> Refused:
