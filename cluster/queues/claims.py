@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final
 
 import msgpack
@@ -15,6 +16,8 @@ from cluster.store.store import Store
 from cluster.store.transaction import Transaction
 
 NO_DUE: Final = -1
+NEWEST: Final = 2**53 - 1
+"""A version of the limits that no partition finds outdated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,8 @@ class ClaimWaiter:
     types: frozenset[str]
     markers: tuple[str, ...] = ("",)
     held_only: bool = False
+    ticket: str = ""
+    """Admission ticket to hold the task under, where leases are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +67,23 @@ class Heads:
     ready_ms: dict[str, int | None]
 
 
+class Refusal(StrEnum):
+    """Why a partition let less be claimed than it has (D3)."""
+
+    NONE = ""
+    STALE = "STALE"
+    """The limits have changed since the caller read them."""
+    COUNTED = "COUNTED"
+    """Leases are counted, and the claim named no ticket."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimReply:
     now_ms: int
     claims: list[Claim]
     heads: list[Heads]
     lease_due_ms: dict[int, int]
+    refusal: Refusal = Refusal.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +121,12 @@ async def claim(
     waiters: Sequence[ClaimWaiter],
     *,
     page_size: int,
+    version: int = NEWEST,
+    claim_by_ms: int = NO_DUE,
 ) -> ClaimReply:
     """Hand out the oldest fitting tasks, at most one per waiter.
+
+    ``version`` is of the limits under which this may be done, ``claim_by_ms`` until when.
 
     ``queues`` are one queue under several markers.
     ``partitions`` has one member on a Redis Cluster. Raises Fenced when the session is buried,
@@ -118,7 +138,7 @@ async def claim(
     for waiter in waiters:
         index = type_sets.setdefault(waiter.types, len(type_sets) + 1) if waiter.types else 0
         heads = [number for number, queue in enumerate(queues, 1) if queue.marker in waiter.markers]
-        rows.append([waiter.owner, waiter.token, index, heads, int(waiter.held_only)])
+        rows.append([waiter.owner, waiter.token, index, heads, int(waiter.held_only), waiter.ticket])
     request = [
         [keys.base(p) for p in partitions],
         [queue.encode() for queue in queues],
@@ -126,16 +146,19 @@ async def claim(
         rows,
         page_size,
         call := secrets.token_hex(4),
+        version,
+        claim_by_ms,
     ]
     reply = await store.run("claim", [keys.touch(partitions[0])], [keys.prefix, session, _pack(request)])
     if reply == b"FENCED":
         raise Fenced(f"session {session} was buried")
-    now, claims, left, due = reply
+    now, claims, left, due, refusal = reply
     return ClaimReply(
         now_ms=int(now),
         claims=[_claim(row, partitions, call) for row in claims],
         heads=[Heads(partitions[row[0]], queues[row[1]], bool(row[2]), _ready_map(row[3:])) for row in left],
         lease_due_ms={p: int(float(ms)) for p, ms in zip(partitions, due, strict=True)},
+        refusal=Refusal(refusal.decode()),
     )
 
 

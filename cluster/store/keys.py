@@ -25,9 +25,39 @@ key                 type    holds; lifetime
 ``P:held``          hash    lease token -> task, attempt, delivery; until the lease ends
 ``P:timers``        zset    timers by due time (ms); until fired or dropped
 ``P:work``          list    chunked work (drop the tasks of a closed run); until done
+``P:nq:<ns>``       set     ``<kind>:<queue>`` of a namespace's queues; compacted with them
+``P:ty:<queue>``    set     ``<marker>:<type>`` of a queue's streams; compacted with them
+``P:lq:<queue>``    zset    leased tasks of one queue by lease expiry (ms); until the lease ends
+``P:rate:<slot>``   hash    tasks added to and handed out from each queue in 10 s; TTL 80 s
+``P:tk``            hash    admission ticket -> task; until the lease ends
+``P:adm``           hash    per kind and namespace: version of its limits, whether leases are counted
 ``P:dead``          zset    buried sessions by burial time, kept 24 h
 ``P:lease``         hash    partition lease: owner, nonce, epoch, until; cluster record
 ``P:touch``         string  counter behind confirmations in replica durability; cluster record
+==================  ======  ==============================================================
+
+There ``<queue>`` of ``ty`` and ``lq`` is ``<kind>:<ns>:<queue>``: one task queue with all its types and
+markers.
+
+Admission keys of a namespace (slot of ``{a.<ns>}``; ``A`` stands for ``<prefix>:{a.<ns>}``):
+
+==================  ======  ==============================================================
+``A:terms``         hash    limits set at run time and their version; who counts leases
+``A:t:<kind>``      zset    tickets of all queues by grant time (ms); until the lease ends
+``A:q:<kind>:<q>``  zset    tickets of one queue by grant time (ms); until the lease ends
+``A:i:<kind>``      hash    ticket -> grant time, minute, queue, budget group; likewise
+``A:m:<kind>:<m>``  hash    dispatches of minute ``m`` per queue, namespace, group; TTL 2 min
+``A:w:<kind>:...``  zset    nodes that wait for room by the time of refusal; TTL 10 s
+``A:touch``         string  never exists; asks whether memory is full
+==================  ======  ==============================================================
+
+Query keys of a task queue (slot of ``{q:<ns>:<queue>}``; ``Q`` stands for ``<prefix>:{q:<ns>:<queue>}``):
+
+==================  ======  ==============================================================
+``Q:pending``       zset    ``<id> <marker>:<type>`` of waiting queries by deadline (ms); TTL
+``Q:t:<m>:<type>``  zset    the same of one build marker and workflow type; TTL
+``Q:task:<id>``     hash    query task: state, body, lease, answer; TTL
+``Q:held:<token>``  string  query task leased under this token; TTL
 ==================  ======  ==============================================================
 
 Cluster-wide keys (one slot each):
@@ -35,12 +65,17 @@ Cluster-wide keys (one slot each):
 ==================  ======  ==============================================================
 ``{sys}:cluster``   hash    cluster record: partitions, schema, created_at
 ``{sys}:ns``        hash    namespaces, JSON by name
+``{sys}:counted``   set     namespaces whose leases are or were counted, or limited at run time
 ``{sess}:alive``    zset    node sessions by expiry (ms)
 ``{sess}:info``     hash    session -> JSON description; until buried or released
 ``{sess}:suspect``  hash    session -> when and in which store generation it was suspected
 ``{sess}:dead``     zset    buried sessions by burial time, kept 24 h
 ``{w.<ns>}:reg``    hash    worker registrations, JSON by worker id; until deregistered
 ``{w.<ns>}:beat``   hash    last heartbeat (ms) by worker id; until deregistered
+``{w.<ns>}:vital``  hash    slots and process metrics, JSON by worker id; until deregistered
+``{w.<ns>}:fleet``  zset    ``:<queue>``: workers of one queue by last heartbeat (ms); likewise
+``{w.<ns>}:cohort`` hash    ``<queue>:<build>`` -> drain intent, JSON; operator's record
+``{w.<ns>}:drain``  set     workers that were told that their cohort drains; until deregistered
 ``poll:<hash>``     string  idempotent poll in flight or its result; TTL
 ``receipt:<hash>``  string  deregistration receipt; TTL 600 s
 ``probe:<random>``  string  readiness probe; TTL 10 s
@@ -170,6 +205,15 @@ class Keys:
     def touch(self, partition: int) -> str:
         return f"{self.base(partition)}:touch"
 
+    # -- admission --------------------------------------------------------------------------
+
+    def admission(self, namespace: str) -> str:
+        """The common start of all admission keys of a namespace."""
+        return f"{self.prefix}:{{a.{encode(namespace)}}}"
+
+    def terms(self, namespace: str) -> str:
+        return f"{self.admission(namespace)}:terms"
+
     # -- cluster ----------------------------------------------------------------------------
 
     def cluster(self) -> str:
@@ -177,6 +221,9 @@ class Keys:
 
     def namespaces(self) -> str:
         return f"{self.prefix}:{{sys}}:ns"
+
+    def counted(self) -> str:
+        return f"{self.prefix}:{{sys}}:counted"
 
     def sessions(self, family: str) -> str:
         """``family`` is one of alive, info, suspect, dead."""
@@ -187,6 +234,25 @@ class Keys:
 
     def heartbeats(self, namespace: str) -> str:
         return f"{self.prefix}:{{w.{encode(namespace)}}}:beat"
+
+    def vitals(self, namespace: str) -> str:
+        return f"{self.prefix}:{{w.{encode(namespace)}}}:vital"
+
+    def fleet(self, namespace: str, queue: str) -> str:
+        return f"{self.prefix}:{{w.{encode(namespace)}}}:fleet:{encode(queue)}"
+
+    def cohorts(self, namespace: str) -> str:
+        return f"{self.prefix}:{{w.{encode(namespace)}}}:cohort"
+
+    def draining(self, namespace: str) -> str:
+        return f"{self.prefix}:{{w.{encode(namespace)}}}:drain"
+
+    def queries(self, namespace: str, queue: str) -> str:
+        """The common start of the query keys of a task queue."""
+        return f"{self.prefix}:{{q:{encode(namespace)}:{encode(queue)}}}"
+
+    def pending_queries(self, namespace: str, queue: str) -> str:
+        return f"{self.queries(namespace, queue)}:pending"
 
     def poll(self, digest: str) -> str:
         return f"{self.prefix}:poll:{digest}"
@@ -202,6 +268,18 @@ class Keys:
     def wake_channel(self, queue: QueueName) -> str:
         """Wakes of one set of heads; message ``<partition> <encoded type> <ready ms>``."""
         return f"{self.prefix}:wake:{queue.encode()}"
+
+    def room_channel(self, node: str) -> str:
+        """Room for a node that was refused; message ``<kind> <encoded namespace> <encoded queue>``."""
+        return f"{self.prefix}:room:{node}"
+
+    def query_channel(self, namespace: str, queue: str) -> str:
+        """A query waits on a task queue; the message is empty."""
+        return f"{self.prefix}:query:{encode(namespace)}:{encode(queue)}"
+
+    def answer_channel(self, node: str) -> str:
+        """Queries that ``node`` asked were answered; message is the query task's id."""
+        return f"{self.prefix}:answer:{node}"
 
     def due_channel(self) -> str:
         """A timer, lease or work item became the earliest; message ``<partition> <due ms>``."""

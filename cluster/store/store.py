@@ -60,6 +60,7 @@ class Store:
         self._commits = 0
         self._commit_calls = 0
         self._asked_again = 0
+        self._lease_ends: list[Callable[[str, str], None]] = []
         self.clustered = pipe.clustered
 
     @property
@@ -189,7 +190,22 @@ class Store:
             [self.keys.touch(tx.partition)],
             [mode, self.keys.base(tx.partition), self.keys.prefix, *(item.data for item in group)],
         )
+        for reply in replies:
+            self._tell_ended(reply)
         return [_result(item.tx, reply) for item, reply in zip(group, replies, strict=True)]
+
+    def on_lease_end(self, handler: Callable[[str, str], None]) -> None:
+        """Call ``handler(encoded heads, ticket)`` for each admitted lease that a commit ended.
+
+        A commit whose reply was lost does not say so.
+        """
+        self._lease_ends.append(handler)
+
+    def _tell_ended(self, reply: list[Any]) -> None:
+        if reply[0] == _APPLIED:
+            for heads, ticket in zip(reply[1::2], reply[2::2], strict=True):
+                for handler in self._lease_ends:
+                    handler(heads.decode(), ticket.decode())
 
     # -- pub/sub ----------------------------------------------------------------------------
 

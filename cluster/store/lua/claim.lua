@@ -3,27 +3,32 @@
 --
 -- KEYS[1]  any key of the first partition (routes the script)
 -- ARGV[1]  prefix of the cluster     ARGV[2]  session of the calling node
--- ARGV[3]  msgpack [bases, heads, type sets, waiters, history page size, id of this call]
+-- ARGV[3]  msgpack [bases, heads, type sets, waiters, history page size, id of this call, version of
+--          the limits the caller knows, latest time of the claim or -1 for any]
 --            bases      starts of the keys of the partitions to look into (one on a cluster)
 --            heads      heads to look at, of one kind, namespace and queue, one per marker
 --            type sets  lists of encoded types
 --            waiters    [owner, token, index of a type set or 0 for any type, heads it may take
---                        from, held only]; indexes in the request count from 1
+--                        from, held only, admission ticket or ""]; indexes in the request count
+--                        from 1
 --
--- Returns [now, claims, heads left, lease due], or the string "FENCED" when the session is buried:
+-- Returns [now, claims, heads left, lease due, refusal], or the string "FENCED" when the session is
+-- buried:
 --   claim       [waiter index, base index, task, attempt, delivery, leased at, expires, is repeat, ...]
 --               followed for a workflow task by [version, info, state, history length, events],
 --               for an activity by [body]
 --   heads left  [base index, heads index, complete, type, ready or "", ...] for each asked; "" says
 --               that the type has no work, `complete` that no other type has any
 --   lease due   per base the earliest lease expiry, or -1
+--   refusal     "" or why less was claimed than there is (D3): "STALE" when the limits have changed,
+--               "COUNTED" when leases are counted and no ticket was named
 -- Indexes in the reply count from 0. A "held only" waiter gets the lease that its token holds, or
 -- nothing (H1, G1).
 -- oom: refuse
 PREFIX = ARGV[1]
 local session = ARGV[2]
 local request = cmsgpack.unpack(ARGV[3])
-local bases, heads_names, type_sets, waiters, page_size, call = unpack(request)
+local bases, heads_names, type_sets, waiters, page_size, call, version, claim_by = unpack(request)
 
 local KNOWN_HEADS = 64
 local SEARCH_LIMIT = 8
@@ -147,14 +152,35 @@ local function take(queue, score)
   return id, entry
 end
 
-local function lease(id, entry, owner, token)
+-- The partition knows under which terms its tasks may be claimed, and the caller may not (D3).
+local scope = string.match(heads_names[1], '^[^:]*:[^:]*')
+local terms, refusal = {}, ''
+local function admitted(b, ticket)
+  if not terms[b] then
+    terms[b] = redis.call('HMGET', bases[b] .. ':adm', scope .. ':v', scope .. ':m')
+  end
+  if terms[b][1] and tonumber(terms[b][1]) > version then
+    refusal = 'STALE'
+  elseif terms[b][2] and ticket == '' then
+    refusal = 'COUNTED'
+  end
+  return refusal == ''
+end
+
+local function lease(id, entry, owner, token, ticket)
   local key = P .. ':task:' .. id
   local r = redis.call('HMGET', key, 'n', 'd', 'ls', 'tm', 'th', 'tc')
   local expires = now + tonumber(r[3])
   redis.call('HSET', key, 's', 'l', 'o', owner, 'k', token, 'x', text(expires), 'la', text(now),
     'qi', entry, 'c', call)
   redis.call('ZADD', P .. ':leases', text(expires), id)
+  redis.call('ZADD', P .. ':lq:' .. task_queue(heads_names[1]), text(expires), id)
   redis.call('HSET', P .. ':held', token, id)
+  if ticket ~= '' then
+    redis.call('HSET', key, 'tk', ticket)
+    redis.call('HSET', P .. ':tk', ticket, id)
+  end
+  count('d', heads_names[1])
   if r[4] ~= '' then
     local waiting = redis.call('ZSCORE', P .. ':timers', r[4])
     if waiting then
@@ -201,7 +227,7 @@ local function held_by(token, owner)
 end
 
 local function serve(waiter)
-  local owner, token, type_set, heads, held_only = unpack(waiters[waiter])
+  local owner, token, type_set, heads, held_only, ticket = unpack(waiters[waiter])
   local types = type_sets[type_set]
   if held_only == 1 then
     local b, id = held_by(token, owner)
@@ -213,9 +239,12 @@ local function serve(waiter)
     redis.call('HSET', P .. ':task:' .. id, 'c', call)
     return claimed(waiter, b, id, 1)
   end
+  if claim_by >= 0 and now > claim_by then
+    return nil
+  end
   for _ = 1, SEARCH_LIMIT do
     local score, best_b, best_h, type_part = oldest(types, heads)
-    if not score then
+    if not score or not admitted(best_b, ticket) then
       return nil
     end
     if not announced then
@@ -229,7 +258,7 @@ local function serve(waiter)
     set_head(heads_names[best_h], type_part, following)
     ready[best_b][best_h][type_part] = following or false
     if task then
-      lease(task, entry, owner, token)
+      lease(task, entry, owner, token, ticket)
       return claimed(waiter, best_b, task, 0)
     end
   end
@@ -261,4 +290,4 @@ for b, base in ipairs(bases) do
   local first = redis.call('ZRANGE', base .. ':leases', 0, 0, 'WITHSCORES')
   due[b] = first[2] or '-1'
 end
-return { text(now), claims, left, due }
+return { text(now), claims, left, due, refusal }

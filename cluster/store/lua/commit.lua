@@ -7,7 +7,7 @@
 -- ARGV[4..]  msgpack [ring key or "", request id or "", conditions, operations]
 --
 -- Returns one entry per transaction:
---   {1}                     applied
+--   {1, heads, ticket, ..}  applied; the admission tickets of leases that it ended
 --   {2}                     this request id is among the run's last 16: applied earlier
 --   {0, index, actual}      condition `index` (from 0) does not hold; nothing was done
 --   {-1, text}              an internal error; the conditions held
@@ -111,6 +111,7 @@ local function apply(tx)
     end
   end
   announce_write()
+  ended = { 1 }
   for _, o in ipairs(tx[4]) do
     local verb = verbs[o[1]]
     if verb then
@@ -122,7 +123,7 @@ local function apply(tx)
   if ring ~= '' then
     remember(ring, request_id)
   end
-  return { 1 }
+  return ended
 end
 
 local replies = {}

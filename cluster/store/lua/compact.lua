@@ -47,6 +47,15 @@ local function last_added(stream)
   end
 end
 
+local function unregister(heads, type_part)
+  local kind, namespace, name, marker = string.match(heads, '^([^:]*):([^:]*):([^:]*):([^:]*)$')
+  local types = P .. ':ty:' .. task_queue(heads)
+  redis.call('SREM', types, marker .. ':' .. type_part)
+  if redis.call('EXISTS', types) == 0 then
+    redis.call('SREM', P .. ':nq:' .. namespace, kind .. ':' .. name)
+  end
+end
+
 local scan = redis.call('SSCAN', P .. ':queues', ARGV[5], 'COUNT', ARGV[6])
 local dead, removed, counts = 0, 0, {}
 for _, queue in ipairs(scan[2]) do
@@ -58,10 +67,12 @@ for _, queue in ipairs(scan[2]) do
   end
   local length = redis.call('XLEN', stream)
   local back = redis.call('ZCARD', P .. ':b:' .. queue)
-  if length == 0 and back == 0 and (not exists or now - last_added(stream) >= tonumber(ARGV[7])) then
+  local leased_yet = redis.call('EXISTS', P .. ':lq:' .. task_queue(heads)) == 1
+  if length == 0 and back == 0 and not leased_yet and (not exists or now - last_added(stream) >= tonumber(ARGV[7])) then
     redis.call('DEL', stream)
     redis.call('HDEL', P .. ':cur', queue)
     redis.call('SREM', P .. ':queues', queue)
+    unregister(heads, type_part)
     redis.call('ZREM', P .. ':h:' .. heads, type_part)
     removed = removed + 1
   else

@@ -138,8 +138,10 @@ async def test_a_drained_queue_leaves_only_its_stream(lab: Lab) -> None:
         claim = await lab.claim()
         assert claim is not None
         await lab.drop(task)
-    left = {name for name in await lab.keys() if not name.startswith("run:")}
-    assert left == {f"q:{queue_name().encode()}:t", "cur", "queues"}
+    left = {name for name in await lab.keys() if not name.startswith(("run:", "rate:"))}
+    name = queue_name()
+    index = {f"nq:{name.namespace}", f"ty:{name.encode().rpartition(':')[0]}"}
+    assert left == {f"q:{name.encode()}:t", "cur", "queues"} | index
 
 
 # -- wakes (W2) -----------------------------------------------------------------------------------

@@ -65,25 +65,58 @@ local function discard_entry(queue, entry)
   redis.call('XDEL', P .. ':q:' .. queue, entry)
 end
 
+-- The task queue that a queue or a set of heads belongs to, with all its types and markers.
+local function task_queue(heads)
+  return string.match(heads, '^[^:]*:[^:]*:[^:]*')
+end
+
+local function register(heads, type_part)
+  local queue = heads .. ':' .. type_part
+  if redis.call('SADD', P .. ':queues', queue) == 1 then
+    local kind, namespace, name, marker = string.match(heads, '^([^:]*):([^:]*):([^:]*):([^:]*)$')
+    redis.call('SADD', P .. ':nq:' .. namespace, kind .. ':' .. name)
+    redis.call('SADD', P .. ':ty:' .. task_queue(heads), marker .. ':' .. type_part)
+  end
+end
+
+-- Counts per task queue what was added ("a") and handed out ("d") in each 10 s.
+local RATE_SLOT, KEEP_RATES = 10000, 80000
+local function count(what, heads)
+  local key = P .. ':rate:' .. text(math.floor(now / RATE_SLOT))
+  if redis.call('HINCRBY', key, what .. ':' .. task_queue(heads), 1) == 1 then
+    redis.call('PEXPIRE', key, KEEP_RATES)
+  end
+end
+
 local function enqueue(id, run, heads, type_part, attempt, lease, timer, after, cap, body)
   local queue = heads .. ':' .. type_part
   local stream = P .. ':q:' .. queue
   if redis.call('EXISTS', stream) == 0 then
     redis.call('XGROUP', 'CREATE', stream, GROUP, '0', 'MKSTREAM')
-    redis.call('SADD', P .. ':queues', queue)
+    register(heads, type_part)
   end
   local entry = redis.call('XADD', stream, '*', 't', id, 'r', text(now))
   redis.call('HSET', P .. ':task:' .. id, 's', 'r', 'n', attempt, 'd', '0', 'run', run, 'h', heads, 'y', type_part,
     'at', text(now), 'qi', entry, 'ls', lease, 'tm', timer, 'th', after, 'tc', cap, 'a', body)
   lower_head(heads, type_part, now)
+  count('a', heads)
 end
 
--- Takes lease, token and queue entry off a leased task; the caller decides what becomes of it.
-local function end_lease(id, queue, entry, token)
+-- Heads and admission ticket of each lease that ended, for whoever gives the tickets back.
+local ended = {}
+
+-- Takes lease, token, ticket and queue entry off a leased task; the caller decides what becomes of it.
+local function end_lease(id, queue, entry, token, ticket)
   if entry ~= 'b' then
     discard_entry(queue, entry)
   end
   redis.call('ZREM', P .. ':leases', id)
+  redis.call('ZREM', P .. ':lq:' .. task_queue(queue), id)
+  if ticket then
+    redis.call('HDEL', P .. ':tk', ticket)
+    ended[#ended + 1] = string.match(queue, '^(.*):[^:]*$')
+    ended[#ended + 1] = ticket
+  end
   -- The same poll may have been given another task since.
   if redis.call('HGET', P .. ':held', token) == id then
     redis.call('HDEL', P .. ':held', token)
@@ -92,16 +125,16 @@ end
 
 local function requeue(id, attempt, delivery)
   local key = P .. ':task:' .. id
-  local r = redis.call('HMGET', key, 's', 'h', 'y', 'at', 'qi', 'k', 'tm', 'tr')
+  local r = redis.call('HMGET', key, 's', 'h', 'y', 'at', 'qi', 'k', 'tm', 'tr', 'tk')
   if r[1] ~= 'l' then
     return
   end
   local queue = r[2] .. ':' .. r[3]
-  end_lease(id, queue, r[5], r[6])
+  end_lease(id, queue, r[5], r[6], r[9])
   redis.call('HSET', key, 's', 'r', 'n', attempt, 'd', delivery, 'qi', 'b')
-  redis.call('HDEL', key, 'o', 'k', 'c', 'x', 'la', 'hb', 'pg', 'tr')
+  redis.call('HDEL', key, 'o', 'k', 'c', 'x', 'la', 'hb', 'pg', 'tr', 'tk')
   redis.call('ZADD', P .. ':b:' .. queue, r[4], id)
-  redis.call('SADD', P .. ':queues', queue)
+  register(r[2], r[3])
   if r[8] then
     arm(r[7], tonumber(r[8]))
   elseif r[7] ~= '' then
@@ -112,13 +145,13 @@ end
 
 local function drop(id)
   local key = P .. ':task:' .. id
-  local r = redis.call('HMGET', key, 's', 'h', 'y', 'at', 'qi', 'k', 'tm')
+  local r = redis.call('HMGET', key, 's', 'h', 'y', 'at', 'qi', 'k', 'tm', 'tk')
   if not r[1] then
     return
   end
   local queue = r[2] .. ':' .. r[3]
   if r[1] == 'l' then
-    end_lease(id, queue, r[5], r[6])
+    end_lease(id, queue, r[5], r[6], r[8])
   else
     if r[5] == 'b' then
       redis.call('ZREM', P .. ':b:' .. queue, id)
@@ -136,9 +169,16 @@ local function drop(id)
   redis.call('DEL', key)
 end
 
--- Renews a lease; the task's timer (start-to-close, heartbeat) is re-armed by the caller.
+-- Renews a lease; the task's timer (start-to-close, heartbeat) is re-armed by the caller. One that has
+-- run out and was admitted stays so: its ticket may have gone to somebody else (D1).
 local function extend(id, lease)
+  local key = P .. ':task:' .. id
+  local r = redis.call('HMGET', key, 'tk', 'x', 'h')
+  if not r[3] or (r[1] and tonumber(r[2]) <= now) then
+    return
+  end
   local expires = now + tonumber(lease)
-  redis.call('HSET', P .. ':task:' .. id, 'x', text(expires), 'hb', text(now))
+  redis.call('HSET', key, 'x', text(expires), 'hb', text(now))
   redis.call('ZADD', P .. ':leases', 'XX', text(expires), id)
+  redis.call('ZADD', P .. ':lq:' .. task_queue(r[3]), 'XX', text(expires), id)
 end
