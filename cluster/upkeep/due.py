@@ -6,6 +6,7 @@ when it is due, everybody when it is overdue.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,12 +41,21 @@ class DueReport:
     next_due_ms: int | None
 
 
-class DueWork:
-    """Shared by the housekeepers of a node and by its polls."""
+TimerOwner = Callable[[str, int], Awaitable[None]]
+"""Does what a timer (its whole name, its due time in ms) stands for, if it is still set and due."""
 
-    def __init__(self, store: Store, engine: Engine) -> None:
+
+class DueWork:
+    """Shared by the housekeepers of a node and by its polls.
+
+    ``owners`` maps the first word of a timer's name to its owner; all other timers begin with a
+    run id and are the engine's.
+    """
+
+    def __init__(self, store: Store, engine: Engine, owners: Mapping[str, TimerOwner] | None = None) -> None:
         self._store = store
         self._engine = engine
+        self._owners = dict(owners or {})
         self.timers_fired = 0
         self.leases_lapsed = 0
         self.failures = 0
@@ -76,7 +86,8 @@ class DueWork:
     async def _fire(self, limit: trio.CapacityLimiter, timer: str, due_ms: int) -> None:
         async with limit:
             try:
-                await self._engine.timer_due(timer, due_ms)
+                owner = self._owners.get(timer.partition(" ")[0], self._engine.timer_due)
+                await owner(timer, due_ms)
                 self.timers_fired += 1
             except Exception as error:
                 self._failed("timer", timer, error)

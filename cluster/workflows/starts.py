@@ -7,10 +7,12 @@ from typing import Any
 
 from cluster.errors import ConditionFailed, Refused, StoreUnavailable
 from cluster.ids import draw_workflow_id, new_run_id, partition_of_workflow
-from cluster.store.transaction import TransactionTooLarge
+from cluster.store.keys import Keys
+from cluster.store.transaction import Transaction, TransactionTooLarge
 from cluster.workflows import machine
+from cluster.workflows.changes import Changes
 from cluster.workflows.deciding import Decider
-from cluster.workflows.planning import plan
+from cluster.workflows.planning import LeaseTimes, plan
 from cluster.workflows.records import Payload, Run, RunInfo, RunState, RunStatus
 from cluster.workflows.storage import changed_run, encode_record, load
 
@@ -41,6 +43,37 @@ class Started:
     outcome: str
 
 
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """A run as its first commit leaves it, and the size of its records in bytes."""
+
+    run: Run
+    size: int
+
+
+def plan_start(tx: Transaction, keys: Keys, info: RunInfo, changes: Changes, leases: LeaseTimes) -> Birth:
+    """Add the start of a workflow's first run to ``tx``: instance, records, listing, first task.
+
+    The commit fails (condition ``absent``) when the workflow id is taken.
+    """
+    instance = keys.workflow(tx.partition, info.workflow_id)
+    tx.expect_absent(instance)
+    tx.hset(instance, {"ns": info.namespace, "run": info.run_id, "runs": 1})
+    tx.hset(
+        keys.run(tx.partition, info.run_id),
+        {
+            "i": encode_record(info),
+            "wid": info.workflow_id,
+            "type": info.workflow_type,
+            "bk": info.business_key or "",
+        },
+    )
+    tx.redis("ZADD", keys.runs(tx.partition, info.namespace), info.started_at_us // 1000, info.run_id)
+    unborn = Run(info=info, state=RunState(), version=0)
+    size = plan(tx, keys, unborn, changes, leases)
+    return Birth(changed_run(unborn, changes.state, changes.activities, changes.timers), size)
+
+
 class Starts(Decider):
     """Starts workflow executions."""
 
@@ -56,32 +89,17 @@ class Starts(Decider):
             self._random.randrange(keys.partitions), keys.partitions, now_ms, self._random
         )
         partition = partition_of_workflow(workflow_id, keys.partitions)
-        info = _run_info(request, workflow_id, new_run_id(partition, now_ms, self._random), now_us)
-        changes = machine.start(info, now_us)
-        run = Run(info=info, state=RunState(), version=0)
-        run_key = keys.run(partition, info.run_id)
+        info = run_info(request, workflow_id, new_run_id(partition, now_ms, self._random), now_us)
         tx = self.transaction(partition, info.run_id)
-        tx.expect_absent(keys.workflow(partition, workflow_id))
-        tx.hset(keys.workflow(partition, workflow_id), {"ns": info.namespace, "run": info.run_id, "runs": 1})
-        tx.hset(
-            run_key,
-            {
-                "i": encode_record(info),
-                "wid": workflow_id,
-                "type": info.workflow_type,
-                "bk": info.business_key or "",
-            },
-        )
-        tx.redis("ZADD", keys.runs(partition, info.namespace), now_ms, info.run_id)
         try:
-            size = plan(tx, keys, run, changes, self._leases)
+            birth = plan_start(tx, keys, info, machine.start(info, now_us), self._leases)
             await self._store.commit(tx)
         except ConditionFailed:
             return await self._existing(request, partition, workflow_id)
         except TransactionTooLarge as error:
             raise Refused("payload_too_large", str(error), status=413) from error
-        self._runs.learn_commit(changed_run(run, changes.state, changes.activities, changes.timers), size)
-        return Started(info, changes.state.status, "started_new")
+        self._runs.learn_commit(birth.run, birth.size)
+        return Started(info, birth.run.state.status, "started_new")
 
     async def _existing(self, request: StartRequest, partition: int, workflow_id: str) -> Started:
         namespace, run_id = await self._store.call(
@@ -110,7 +128,8 @@ class Starts(Decider):
         )
 
 
-def _run_info(request: StartRequest, workflow_id: str, run_id: str, now_us: int) -> RunInfo:
+def run_info(request: StartRequest, workflow_id: str, run_id: str, now_us: int) -> RunInfo:
+    """The facts of a first run that starts now."""
     now_ms = now_us // 1000
     return RunInfo(
         namespace=request.namespace,
