@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from ulid import ULID
 
+from cluster.cohorts import cohort_of
 from cluster.errors import Refused
 from cluster.record_cache import RecordCache, change_message
 
@@ -70,6 +71,8 @@ class Announcement:
     capabilities: tuple[str, ...] = ()
     command_contracts: Mapping[str, Any] = field(default_factory=dict)
     heartbeat_interval_seconds: int | None = None
+    vitals: Mapping[str, Any] = field(default_factory=dict)
+    """What changes from heartbeat to heartbeat: task_slots, process_metrics."""
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,27 +132,27 @@ class WorkerStore:
         namespace = announcement.namespace
         worker_id = announcement.worker_id or str(ULID())
         expected = await self._read(namespace, worker_id)
+        drains = expected and await self._store.call(
+            "SISMEMBER", self._store.keys.draining(namespace), worker_id, idempotent=True
+        )
         while True:
-            old = _decode(expected) if expected else None
-            new = self._replace(announcement, worker_id, old)
+            old = decode_registration(expected) if expected else None
+            new = self._replace(announcement, worker_id, old, forget_fingerprints=bool(drains))
             current = await self._swap(namespace, worker_id, expected, msgspec.json.encode(new))
             if current is None:
+                await self._beat(new, announcement.vitals)
                 return new
             expected = current
 
-    async def heartbeat(self, namespace: str, worker_id: str) -> int:
-        """Stamp a heartbeat; the time in ms. Raises Refused (404 worker_not_registered)."""
-        keys = self._store.keys
-        now = await self._store.run(
-            "beat",
-            [keys.registrations(namespace), keys.heartbeats(namespace)],
-            [worker_id],
-            idempotent=True,
-        )
-        if now is None:
+    async def heartbeat(
+        self, namespace: str, worker_id: str, vitals: Mapping[str, Any] | None = None
+    ) -> Registration:
+        """Stamp a heartbeat and keep the worker's ``vitals``. Raises Refused (404 worker_not_registered)."""
+        registration = await self.get(namespace, worker_id)
+        if registration is None or not await self._beat(registration, vitals or {}):
             self._cache.forget(namespace, worker_id)
             raise _not_registered(worker_id, status=404)
-        return int(now)
+        return registration
 
     async def deregister(self, namespace: str, worker_id: str, token: str | None) -> Receipt:
         """Forget a worker.
@@ -160,7 +163,7 @@ class WorkerStore:
         """
         expected = await self._read(namespace, worker_id)
         while expected:
-            if token is not None and not hmac.compare_digest(_decode(expected).token, token):
+            if token is not None and not hmac.compare_digest(decode_registration(expected).token, token):
                 return await self._earlier_receipt(namespace, worker_id, token)
             current = await self._swap(namespace, worker_id, expected, b"")
             if current is None:
@@ -202,8 +205,16 @@ class WorkerStore:
 
     # -- storage ----------------------------------------------------------------------------
 
-    def _replace(self, announcement: Announcement, worker_id: str, old: Registration | None) -> Registration:
+    def _replace(
+        self,
+        announcement: Announcement,
+        worker_id: str,
+        old: Registration | None,
+        *,
+        forget_fingerprints: bool,
+    ) -> Registration:
         now = self._now_ms()
+        known = None if forget_fingerprints else old
         return Registration(
             worker_id=worker_id,
             namespace=announcement.namespace,
@@ -214,7 +225,7 @@ class WorkerStore:
             build_id=announcement.build_id,
             supported_workflow_types=announcement.workflow_types or (),
             supported_activity_types=announcement.activity_types,
-            workflow_definition_fingerprints=merge_fingerprints(announcement, old),
+            workflow_definition_fingerprints=merge_fingerprints(announcement, known),
             max_concurrent_workflow_tasks=announcement.max_concurrent_workflow_tasks,
             max_concurrent_activity_tasks=announcement.max_concurrent_activity_tasks,
             capabilities=announcement.capabilities,
@@ -230,14 +241,21 @@ class WorkerStore:
 
     async def _load(self, namespace: str, worker_id: str) -> Registration | None:
         raw = await self._read(namespace, worker_id)
-        return _decode(raw) if raw else None
+        return decode_registration(raw) if raw else None
 
     async def _swap(self, namespace: str, worker_id: str, expected: bytes, new: bytes) -> bytes | None:
         """None when the record now is ``new``, else the record that stands there instead."""
         keys = self._store.keys
+        old = decode_registration(expected or new)
         applied, current = await self._store.run(
             "swap",
-            [keys.registrations(namespace), keys.heartbeats(namespace)],
+            [
+                keys.registrations(namespace),
+                keys.heartbeats(namespace),
+                keys.vitals(namespace),
+                keys.fleet(namespace, old.task_queue),
+                keys.draining(namespace),
+            ],
             [worker_id, expected, new, keys.changed_channel(), change_message(_FAMILY, namespace, worker_id)],
             idempotent=True,
         )
@@ -245,6 +263,25 @@ class WorkerStore:
             return bytes(current)
         self._cache.forget(namespace, worker_id)
         return None
+
+    async def _beat(self, registration: Registration, vitals: Mapping[str, Any]) -> bool:
+        """Stamp a heartbeat; False when the worker is not registered."""
+        keys, namespace = self._store.keys, registration.namespace
+        cohort = cohort_of(namespace, registration.task_queue, registration.build_id)
+        now = await self._store.run(
+            "beat",
+            [
+                keys.registrations(namespace),
+                keys.heartbeats(namespace),
+                keys.vitals(namespace),
+                keys.fleet(namespace, registration.task_queue),
+                keys.cohorts(namespace),
+                keys.draining(namespace),
+            ],
+            [registration.worker_id, cohort.field, msgspec.json.encode(vitals) if vitals else b""],
+            idempotent=True,
+        )
+        return now is not None
 
     async def _keep_receipt(self, namespace: str, token: str | None, receipt: Receipt) -> None:
         if token is None:
@@ -273,5 +310,6 @@ def _not_registered(worker_id: str, *, status: int) -> Refused:
     return Refused("worker_not_registered", "Worker not registered.", status=status, worker_id=worker_id)
 
 
-def _decode(raw: bytes) -> Registration:
+def decode_registration(raw: bytes) -> Registration:
+    """A stored registration."""
     return msgspec.json.decode(raw, type=Registration)

@@ -1,6 +1,7 @@
 -- Compare-and-set of one hash field, announced to the caches of all nodes.
 --
 -- KEYS[1]  hash of records             KEYS[2]  (optional) hash of heartbeats, stamped or cleared too
+-- KEYS[3]  hash, KEYS[4] sorted set, KEYS[5] set (optional) whose entry belonged to the old value
 -- ARGV[1]  field                       ARGV[2]  expected value, "" for absent
 -- ARGV[3]  new value, "" to remove     ARGV[4]  channel        ARGV[5]  message
 --
@@ -24,6 +25,11 @@ else
   if KEYS[2] then
     redis.call('HSET', KEYS[2], ARGV[1], now)
   end
+end
+if KEYS[3] then
+  redis.call('HDEL', KEYS[3], ARGV[1])
+  redis.call('ZREM', KEYS[4], ARGV[1])
+  redis.call('SREM', KEYS[5], ARGV[1])
 end
 redis.call('PUBLISH', ARGV[4], ARGV[5])
 return {1, now}

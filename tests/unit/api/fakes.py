@@ -54,6 +54,8 @@ class MemoryStore:
                     return 0
                 table[rest[0]] = bytes(rest[1])
                 return 1
+            case "SISMEMBER":
+                return int(rest[0] in table)
             case "EXISTS":
                 return int(bool(table))
             case "SET":
