@@ -3,7 +3,9 @@
 The lease token of a poll is derived from its request id, so a poll that is sent again, to this or
 another node, finds the lease it may already hold (H1). A key ``poll:<token>`` remembers for a while
 that the poll was seen. Who sends it again has given up the first answer: on the same node both
-wait for one result, on another node the newer poll takes over and the older one ends empty.
+wait for one result, on another node the newer poll takes over and the older one ends empty. Should
+the older one be answered at that very moment, its node gives the task back a little later, unless
+the newer poll has found that lease by then.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Any
 
 import orjson
 import trio
+from cachetools import TTLCache
 
 from cluster.errors import StoreError
 from cluster.ids import AttemptId, TaskKind, parse_task_id
@@ -28,6 +31,11 @@ from cluster.workflows.storage import RunCache, decode_info, decode_state
 
 SEEN_MS = 20_000
 """How long after its end a poll is still known to have been sent before."""
+OVERTAKEN_SECONDS = 5.0
+"""How long after an answer word of a newer poll may still be on its way."""
+ANSWERS_KEPT = 8_192
+GRACE_SECONDS = 0.5
+"""How long a newer poll has to find what the older one was answered."""
 
 
 class _Shared:
@@ -48,6 +56,7 @@ class Polls:
         self._runs = runs
         self._session = session
         self._shared: dict[str, _Shared] = {}
+        self._answered: TTLCache[str, Waiter] = TTLCache(ANSWERS_KEPT, OVERTAKEN_SECONDS)
 
     @property
     def parked(self) -> int:
@@ -81,6 +90,8 @@ class Polls:
             shared.result = await self._find(request, shared.waiter, remaining)
             return shared.result
         finally:
+            if shared.result is not None and shared.waiter.claim is not None:
+                self._answered[token] = shared.waiter
             del self._shared[token]
             shared.done.set()
 
@@ -101,9 +112,20 @@ class Polls:
         if family != "poll":
             return
         token, _, session = rest.partition(" ")
+        if session == self._session():
+            return
         shared = self._shared.get(token)
-        if shared is not None and session != self._session():
-            shared.waiter.done.set()
+        waiter = self._answered.pop(token, None) if shared is None else shared.waiter
+        if waiter is None:
+            return
+        waiter.done.set()
+        if waiter.claim is not None:
+            self._matcher.start_soon(self._give_back_later, waiter.claim, waiter.owner)
+
+    async def _give_back_later(self, claim: Claim, owner: str) -> None:
+        """The newer poll found this lease, and then it is out of reach, or it looked too early."""
+        await trio.sleep(GRACE_SECONDS)
+        await self._matcher.give_back(claim, owner)
 
     async def _find(self, request: PollRequest, waiter: Waiter, seconds: float) -> PollResult:
         claim = await self._matcher.wait(waiter, seconds)

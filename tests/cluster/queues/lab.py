@@ -58,7 +58,7 @@ class Lab:
                 run_id=run_id,
                 heads=queue.encode(),
                 type_part=encode(type_name),
-                **{"lease_ms": LEASE_MS, "body": task_id.encode(), **fields},
+                **{"lease_ms": LEASE_MS, "body": b"{}", **fields},
             )
         )
         await self.store.commit(tx)

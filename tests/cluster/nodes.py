@@ -1,0 +1,92 @@
+"""The part of a node that hands out work, many to a store, without HTTP and membership."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import trio
+
+from cluster.clock import Clock
+from cluster.ids import TaskKind
+from cluster.queues.claims import PeekReply
+from cluster.queues.matcher import Matcher
+from cluster.queues.model import PollRequest
+from cluster.queues.polls import Polls
+from cluster.store.store import Store
+from cluster.upkeep.due import DueWork
+from cluster.workflows.engine import Engine
+from cluster.workflows.limits import Limits
+from cluster.workflows.planning import LeaseTimes
+from cluster.workflows.storage import RunCache
+
+NEVER = 86_400.0
+
+
+@dataclass
+class PartialNode:
+    name: str
+    store: Store
+    clock: Clock
+    engine: Engine
+    due: DueWork
+    matcher: Matcher
+    polls: Polls
+
+
+async def synchronized_clock(store: Store) -> Clock:
+    """A clock that has seen the time of this Redis."""
+    clock = Clock()
+    for _ in range(3):
+        sent = clock.local()
+        seconds, micros = await store.call("TIME")
+        clock.observe(int(seconds) * 1000 + int(micros) / 1000, sent, clock.local())
+    return clock
+
+
+@asynccontextmanager
+async def open_nodes(
+    store: Store,
+    count: int = 2,
+    *,
+    peek_seconds: float = NEVER,
+    leases: LeaseTimes | None = None,
+    on_peek: Callable[[PeekReply], None] = lambda reply: None,
+    may_act: Callable[[], bool] = lambda: True,
+) -> AsyncIterator[list[PartialNode]]:
+    """Nodes that share a store; their peeks are off unless ``peek_seconds`` says otherwise."""
+    clock = await synchronized_clock(store)
+    nodes: list[PartialNode] = []
+    async with trio.open_nursery() as nursery:
+        for number in range(count):
+            random, runs, name = Random(number), RunCache(), f"node{number}~1"
+            engine = Engine(
+                store, clock, runs, leases=leases or LeaseTimes(), limits=Limits(), random=Random()
+            )
+            due = DueWork(store, engine)
+            matcher = Matcher(
+                store,
+                session=lambda name=name: name,  # type: ignore[misc]
+                may_act=may_act,
+                recover=due.run,
+                on_peek=on_peek,
+                random=random,
+                peek_seconds=peek_seconds,
+            )
+            polls = Polls(store, matcher, runs, session=lambda name=name: name)  # type: ignore[misc]
+            await polls.watch()
+            await nursery.start(matcher.run)
+            nodes.append(PartialNode(name, store, clock, engine, due, matcher, polls))
+        yield nodes
+        for node in nodes:
+            node.polls.close()
+        nursery.cancel_scope.cancel()
+
+
+def poll_request(worker_id: str = "w", **fields: Any) -> PollRequest:
+    """A poll for activities of the queue ``q`` unless ``fields`` say otherwise."""
+    wanted = {"kind": TaskKind.ACTIVITY, "namespace": "ns", "queue": "q", "timeout": 10.0}
+    return PollRequest(worker_id=worker_id, **{**wanted, **fields})
