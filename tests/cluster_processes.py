@@ -233,13 +233,21 @@ async def worker_ready(worker: Child, within: float = 30.0) -> None:
 
 @contextmanager
 def make_cluster(
-    count: int, redis_url: str, directory: Path, *, balanced: bool = False, **environ: str
+    count: int,
+    redis_url: str,
+    directory: Path,
+    environ: Mapping[str, str] | None = None,
+    *,
+    balanced: bool = False,
 ) -> Iterator[Cluster]:
-    """``count`` nodes that are not started yet; killed when the block ends."""
+    """``count`` nodes that are not started yet; killed when the block ends.
+
+    ``environ`` is what their environment has beyond ours; authentication is off.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     ports = free_ports(count + balanced)
     nodes = [
-        NodeProcess(f"node-{number}", redis_url, directory, port, environ)
+        NodeProcess(f"node-{number}", redis_url, directory, port, environ or {})
         for number, port in enumerate(ports[:count], 1)
     ]
     cluster = Cluster(nodes, directory, Balancer(ports[-1], nodes, directory) if balanced else None)

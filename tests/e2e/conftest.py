@@ -26,7 +26,7 @@ def cluster(shared_servers: SharedServers, tmp_path_factory: pytest.TempPathFact
         "DW_HISTORY_PAGE_SIZE_MAX": "2",
         "DW_HISTORY_PAGE_SIZE_DEFAULT": "2",
     }
-    with make_cluster(3, url, directory, balanced=True, **environ) as made:
+    with make_cluster(3, url, directory, environ, balanced=True) as made:
         trio.run(made.start)
         yield made
 

@@ -25,7 +25,7 @@ POLLS = 20
 async def test_sigterm_answers_polls_hands_over_and_ends(
     valkey_url: str, prefix: str, tmp_path: Path
 ) -> None:
-    with make_cluster(2, valkey_url, tmp_path, HEADRACE_KEY_PREFIX=prefix) as cluster:
+    with make_cluster(2, valkey_url, tmp_path, {"HEADRACE_KEY_PREFIX": prefix}) as cluster:
         await cluster.start()
         leaving, staying = cluster.nodes
         answers: list[object] = []
