@@ -71,12 +71,14 @@ class Cohorts:
         self._parked: dict[Cohort, set[trio.CancelScope]] = {}
         self._changed = trio.Event()
 
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Remember intents, and end parked polls of cohorts that begin to drain; until cancelled."""
+    async def watch(self) -> None:
+        """Start to remember intents; changes on other nodes are heard from now on."""
         await self._draining.watch(self._store)
         self._store.on_message(self._store.keys.changed_channel(), self._on_changed)
         self._store.on_reconnect(self._note_change)
-        task_status.started()
+
+    async def run(self) -> None:
+        """End parked polls of cohorts that begin to drain, until cancelled."""
         while True:
             await self._changed.wait()
             self._changed = trio.Event()

@@ -19,12 +19,18 @@ from typing import Final
 import structlog
 import trio
 
+from cluster.admission.gate import Gate
+from cluster.admission.limit_store import LimitStore
 from cluster.bootstrap import ClusterRecord, bootstrap
 from cluster.clock import Clock
+from cluster.cohorts import Cohorts
 from cluster.errors import StartupError
+from cluster.fleet import Fleet
 from cluster.membership.membership import Membership
 from cluster.membership.sessions import NodeInfo
 from cluster.namespaces import NamespaceStore
+from cluster.queries.broker import QueryBroker
+from cluster.queries.polls import QueryPolls
 from cluster.queues.matcher import Matcher
 from cluster.queues.polls import Polls
 from cluster.settings.origins import DEFAULT
@@ -62,7 +68,13 @@ class Node:
     membership: Membership
     namespaces: NamespaceStore
     workers: WorkerStore
+    fleet: Fleet
+    cohorts: Cohorts
+    queries: QueryBroker
+    query_polls: QueryPolls
     engine: Engine
+    limits: LimitStore
+    gate: Gate
     matcher: Matcher
     polls: Polls
     keeper: Keeper
@@ -112,8 +124,11 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
             started_at=clock.now_ms(),
         )
         membership = Membership(store, clock, info, keeper.housekeep)
+        admission = LimitStore(store, settings)
+        gate = Gate(store, admission)
         matcher = Matcher(
             store,
+            gate=gate,
             session=lambda: membership.incarnation,
             may_act=membership.may_act,
             recover=due.run,
@@ -129,19 +144,38 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
             membership=membership,
             namespaces=NamespaceStore(store, clock.now_ms, settings.history_retention_days),
             workers=WorkerStore(store, clock.now_ms),
+            fleet=Fleet(store, clock.now_ms, settings.worker_stale_after_seconds * 1000),
+            cohorts=Cohorts(store),
+            queries=QueryBroker(
+                store,
+                timeout=settings.query_task_timeout,
+                ttl_seconds=settings.query_task_ttl_seconds,
+                max_pending=settings.query_task_max_pending_per_queue,
+            ),
+            query_polls=QueryPolls(
+                store, lease_ms=settings.query_task_lease_timeout * 1000, may_act=membership.may_act
+            ),
             engine=engine,
+            limits=admission,
+            gate=gate,
             matcher=matcher,
-            polls=Polls(store, matcher, runs, session=lambda: membership.incarnation),
+            polls=Polls(store, matcher, runs, gate, session=lambda: membership.incarnation),
             keeper=keeper,
             due=due,
         )
         await node.namespaces.watch()
         await node.workers.watch()
         await node.polls.watch()
+        await node.limits.watch()
+        await node.queries.watch()
+        await node.cohorts.watch()
         await node.namespaces.bootstrap(settings.default_namespace)
         async with trio.open_nursery() as nursery:
             await nursery.start(keeper.run)
+            await nursery.start(gate.run)
             await nursery.start(matcher.run)
+            await nursery.start(node.query_polls.run)
+            nursery.start_soon(node.cohorts.run)
             await nursery.start(membership.run)
             if settings.durability != "memory":
                 nursery.start_soon(watch_server, settings.redis_url, settings.durability, _report_durability)
@@ -156,6 +190,7 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
 async def _leave(node: Node) -> None:
     node.stopping = True
     node.polls.close()
+    node.query_polls.close()
     await node.membership.leave()
 
 
@@ -185,9 +220,7 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[str] = trio.
             outer.start_soon(_set_on_signal, signals, stop)
             async with open_node(settings, settings.listen) as node, trio.open_nursery() as nursery:
                 app = create_app(Pipeline(node, Metrics(node)), settings.max_payload_bytes)
-                address: Address = await nursery.start(
-                    partial(serve_http, app, listener, shutdown=stop.wait)
-                )
+                address: Address = await nursery.start(partial(serve_http, app, listener, shutdown=stop.wait))
                 tune_gc()
                 log.info("serving", url=address.url, session=node.membership.incarnation)
                 task_status.started(address.url)

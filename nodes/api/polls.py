@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Annotated, Any, Final, TypeVar
 
 from annotated_types import Ge, Le
 from pydantic import Field
 
+from cluster.cohorts import cohort_of
+from cluster.errors import Refused
 from cluster.ids import TaskKind
 from cluster.queues.model import PollRequest, PollResult, PollStatus
 from cluster.workers import Registration
@@ -14,6 +18,8 @@ from nodes.api.call import Call
 from nodes.api.fields import Fields, Integer, OptionalText, ShortText
 
 LONGEST_POLL_SECONDS: Final = 60
+
+Result = TypeVar("Result")
 
 
 class PollFields(Fields):
@@ -38,21 +44,45 @@ async def find_task(call: Call, body: PollFields, kind: TaskKind, page_size: int
     registration = await call.node.workers.admit(
         call.namespace, body.worker_id, body.task_queue, body.build_id
     )
-    timeout = call.node.settings.worker_poll_timeout if body.timeout_seconds is None else body.timeout_seconds
-    result = await call.node.polls.poll(
-        PollRequest(
-            kind=kind,
-            namespace=call.namespace,
-            queue=body.task_queue,
-            worker_id=body.worker_id,
-            marker=registration.build_id or "",
-            types=_types(registration, kind),
-            poll_request_id=body.poll_request_id,
-            timeout=min(max(timeout, 0), LONGEST_POLL_SECONDS),
-            page_size=page_size,
-        )
+    request = PollRequest(
+        kind=kind,
+        namespace=call.namespace,
+        queue=body.task_queue,
+        worker_id=body.worker_id,
+        marker=registration.build_id or "",
+        types=_types(registration, kind),
+        poll_request_id=body.poll_request_id,
+        timeout=poll_seconds(call, body),
+        page_size=page_size,
     )
+    result = await while_active(call, registration, partial(call.node.polls.poll, request))
     call.metrics.poll(kind, result.status)
+    return result
+
+
+def poll_seconds(call: Call, body: PollFields) -> float:
+    """How long a poll waits: what it asks for, within limits, else the configured time."""
+    asked = body.timeout_seconds
+    seconds = call.node.settings.worker_poll_timeout if asked is None else asked
+    return min(max(seconds, 0), LONGEST_POLL_SECONDS)
+
+
+async def while_active(call: Call, worker: Registration, poll: Callable[[], Awaitable[Result]]) -> Result:
+    """What ``poll`` returns, unless the worker's cohort drains or begins to meanwhile.
+
+    Raises Refused (409 worker_draining) then; what the poll was given goes back to its queue.
+    """
+    cohort = cohort_of(call.namespace, worker.task_queue, worker.build_id)
+    result = await call.node.cohorts.while_active(cohort, poll)
+    if result is None:
+        raise Refused(
+            "worker_draining",
+            "The worker's build is draining: it may finish its tasks but gets no new ones.",
+            poll_status=PollStatus.DRAINING.value,
+            worker_id=worker.worker_id,
+            task_queue=worker.task_queue,
+            build_id=cohort.build_id or None,
+        )
     return result
 
 

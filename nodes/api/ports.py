@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Protocol
 
 from cluster.clock import Clock
+from cluster.cohorts import Cohorts
+from cluster.fleet import Fleet
 from cluster.membership.membership import Membership
 from cluster.namespaces import NamespaceStore
+from cluster.queries.broker import QueryBroker
+from cluster.queries.polls import QueryPolls
 from cluster.queues.polls import Polls
 from cluster.settings.schema import Settings
 from cluster.store.store import Store
@@ -29,6 +33,14 @@ class NodePort(Protocol):
     def namespaces(self) -> NamespaceStore: ...
     @property
     def workers(self) -> WorkerStore: ...
+    @property
+    def fleet(self) -> Fleet: ...
+    @property
+    def cohorts(self) -> Cohorts: ...
+    @property
+    def queries(self) -> QueryBroker: ...
+    @property
+    def query_polls(self) -> QueryPolls: ...
     @property
     def engine(self) -> Engine: ...
     @property

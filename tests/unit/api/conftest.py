@@ -19,6 +19,7 @@ def open_client() -> OpenClient:
         node = FakeNode(Settings(**{"auth_driver": "none", "worker_poll_timeout": 0, **settings}))
         await node.namespaces.watch()
         await node.workers.watch()
+        await node.cohorts.watch()
         await node.namespaces.bootstrap(node.settings.default_namespace)
         return Client(node)
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import orjson
 
+from cluster.cohorts import Cohorts
 from cluster.errors import StoreError
 from cluster.namespaces import NamespaceStore
 from cluster.queues.model import PollRequest, PollResult, PollStatus
@@ -43,7 +44,7 @@ class MemoryStore:
     async def call(self, *command: Any, idempotent: bool = False) -> Any:
         name, key, *rest = command
         self._count(name)
-        table = self.hashes.setdefault(key, {})
+        table = self.hashes.get(key, {})
         match name:
             case "HGET":
                 return table.get(rest[0])
@@ -52,7 +53,7 @@ class MemoryStore:
             case "HSETNX":
                 if rest[0] in table:
                     return 0
-                table[rest[0]] = bytes(rest[1])
+                self.hashes.setdefault(key, {})[rest[0]] = bytes(rest[1])
                 return 1
             case "SISMEMBER":
                 return int(rest[0] in table)
@@ -157,6 +158,7 @@ class FakeNode:
         self.membership = SimpleNamespace(held={0: None, 3: None})
         self.namespaces = NamespaceStore(store, self.clock.now_ms, self.settings.history_retention_days)
         self.workers = WorkerStore(store, self.clock.now_ms)
+        self.cohorts = Cohorts(store)
 
 
 @dataclass(frozen=True)
