@@ -9,13 +9,16 @@ beyond the shared peek, one a second for all queues of the node.
 A claim that finds its waiter gone is given back: same attempt, next delivery. So every claim is
 sent by a task of the matcher, which hears the reply whatever becomes of the poll.
 
+Where limits hold, tickets are taken before a claim, and only when there is work: the matcher looks
+first (D4). A queue that was refused sleeps until there is room, the minute ends, or the next peek.
+
 While Redis is away parked polls stay parked. When the time of one is up that could not be asked
 for, the StoreError of the last try is raised; one that had nothing to ask for ends without a task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -23,10 +26,11 @@ from typing import Final
 import structlog
 import trio
 
+from cluster.admission.gate import LOOK_AGAIN_SECONDS, Gate, Permit
 from cluster.errors import ConditionFailed, OutcomeUnknown, StoreError, StoreUnavailable
 from cluster.ids import TaskKind
 from cluster.queues import claims
-from cluster.queues.claims import Claim, ClaimWaiter, Heads, PeekReply
+from cluster.queues.claims import Claim, ClaimWaiter, Heads, PeekReply, Refusal
 from cluster.queues.heads import HeadMemory, Mark
 from cluster.store.keys import QueueName, encode
 from cluster.store.store import Store
@@ -41,6 +45,10 @@ KEEP_QUEUE_SECONDS: Final = 30.0
 """How long a queue stays subscribed after its last waiter (W5)."""
 CLAIM_LIMIT: Final = {TaskKind.WORKFLOW: 16, TaskKind.ACTIVITY: 64}
 """Most tasks asked for in one claim; bounds the script and its reply."""
+MINUTE_JITTER_SECONDS: Final = 0.2
+"""Nodes that wait for the next minute come within this time after it began (D5)."""
+PROBES: Final = 3
+"""How often a poll that looks once may look again because the first look changed something."""
 RETRY_SECONDS: Final = 0.25
 """Pause after a claim that the store could not answer."""
 
@@ -89,7 +97,21 @@ class _Queue:
     subscribed: set[str] = field(default_factory=set)
     subscribing: trio.Lock = field(default_factory=trio.Lock)
     serving: bool = False
+    refused: bool = False
+    """Its limits are used up: it sleeps until there may be room."""
+    alarm: bool = False
+    """A task waits for the end of the minute."""
+    rooms: int = 0
+    """How often there was word of room; a refusal asked for earlier than the last is void."""
     idle_since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What a claim saw besides tasks: partitions with lapsed leases, and why it was refused some."""
+
+    lapsed: list[int]
+    refusal: Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +128,15 @@ class MatcherStatistics:
 class Matcher:
     """One per node. ``run`` must be running before ``wait`` is called.
 
-    ``session`` names the node's present session, ``may_act`` says whether it may hand out (E3),
-    ``recover`` ends lapsed leases of a partition, ``on_peek`` sees every peek's reply.
+    ``gate`` admits tasks, ``session`` names the node's present session, ``may_act`` says whether it may
+    hand out (E3), ``recover`` ends lapsed leases of a partition, ``on_peek`` sees every peek's reply.
     """
 
     def __init__(
         self,
         store: Store,
         *,
+        gate: Gate,
         session: Callable[[], str],
         may_act: Callable[[], bool],
         recover: Callable[[int], Awaitable[object]],
@@ -122,6 +145,7 @@ class Matcher:
         peek_seconds: float = PEEK_SECONDS,
     ) -> None:
         self._store = store
+        self._gate = gate
         self._session = session
         self._may_act = may_act
         self._recover = recover
@@ -142,6 +166,7 @@ class Matcher:
         prefix = f"{self._store.keys.prefix}:wake:"
         self._store.on_message(prefix, self._on_wake)
         self._store.on_reconnect(self._on_reconnect)
+        self._gate.on_room(self._on_room)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
@@ -159,6 +184,11 @@ class Matcher:
         for queue in self._queues.values():
             for waiter in queue.waiters:
                 waiter.done.set()
+
+    @property
+    def closed(self) -> bool:
+        """Whether this node takes no more polls."""
+        return self._closed
 
     def start_soon(self, job: Callable[..., Awaitable[object]], *args: object) -> None:
         """Run ``job`` in the background, for as long as this node serves."""
@@ -269,7 +299,9 @@ class Matcher:
     # -- claims -----------------------------------------------------------------------------
 
     def _kick(self, name: QueueId, queue: _Queue) -> None:
-        if not queue.serving and queue.waiters and self._nursery is not None and self._choose(name, queue)[0]:
+        if queue.serving or queue.refused or not queue.waiters or self._nursery is None:
+            return
+        if self._choose(name, queue)[0]:
             queue.serving = True
             self._nursery.start_soon(self._serve, name, queue)
 
@@ -311,13 +343,13 @@ class Matcher:
                     await trio.sleep(RETRY_SECONDS)
                     continue
                 waiters, partitions = (unsure, []) if unsure else self._choose(name, queue)
-                if not waiters:
+                if not waiters or (queue.refused and not unsure):
                     return
                 try:
                     if unsure:
                         await self._find_held(queue, unsure)
                     else:
-                        self._recover_soon(await self._claim_for(queue, waiters, partitions))
+                        await self._claim_admitted(name, queue, waiters, partitions)
                 except StoreError as error:
                     for waiter in waiters:
                         waiter.trouble = error
@@ -331,6 +363,76 @@ class Matcher:
                         waiter.trouble = None
         finally:
             queue.serving = False
+
+    async def _claim_admitted(
+        self, name: QueueId, queue: _Queue, waiters: list[Waiter], partitions: list[int]
+    ) -> None:
+        permit = await self._gate.terms(name.namespace, name.kind, name.queue)
+        if not permit.free:
+            if any(self._unsure_about(queue, waiter) for waiter in waiters):
+                markers = {marker for waiter in waiters for marker in waiter.markers}
+                self._recover_soon(await self._look(name, markers))
+                waiters, partitions = self._choose(name, queue)
+                if not waiters:
+                    return
+            rooms = queue.rooms
+            permit = await self._gate.ask(name.namespace, name.kind, name.queue, len(waiters))
+            if not permit.free and permit.number == 0:
+                if queue.rooms == rooms:
+                    self._refuse(name, queue, permit)
+                return
+            waiters = waiters if permit.free else waiters[: permit.number]
+        self._recover_soon((await self._claim_for(queue, waiters, partitions, permit)).lapsed)
+
+    def _unsure_about(self, queue: _Queue, waiter: Waiter) -> bool:
+        """Whether it is not known if there is work for ``waiter`` somewhere."""
+        return any(
+            self._memory(queue, partition, marker).oldest(waiter.parts) == 0
+            for partition in range(self._store.keys.partitions)
+            for marker in waiter.markers
+        )
+
+    async def _look(self, name: QueueId, markers: Iterable[str]) -> list[int]:
+        """Learn which work the queue has, without taking any; returns partitions with lapsed leases."""
+        lapsed: list[int] = []
+        for group in self._groups():
+            reply = await self._peek_at([(name, marker) for marker in sorted(markers)], group)
+            lapsed += [p for p, due in reply.due.items() if claims.NO_DUE < due.lease_ms <= reply.now_ms]
+        return lapsed
+
+    # -- limits -----------------------------------------------------------------------------
+
+    def _refuse(self, name: QueueId, queue: _Queue, permit: Permit) -> None:
+        """Let a queue sleep; a lease limit's end is announced, the minute's is not."""
+        queue.refused = True
+        seconds = LOOK_AGAIN_SECONDS if permit.standing is None else permit.retry_after
+        if seconds is not None and not queue.alarm:
+            queue.alarm = True
+            jitter = self._random.uniform(0, MINUTE_JITTER_SECONDS)
+            self.start_soon(self._room_after, name, queue, seconds + jitter)
+
+    async def _room_after(self, name: QueueId, queue: _Queue, seconds: float) -> None:
+        await trio.sleep(seconds)
+        queue.alarm = False
+        self._make_room(name, queue)
+
+    def _on_room(self, namespace: str | None, kind: TaskKind | None, queue_name: str | None) -> None:
+        if namespace is not None and kind is not None and queue_name is not None:
+            name = QueueId(kind, namespace, queue_name)
+            queue = self._queues.get(name)
+            if queue is not None:
+                self._make_room(name, queue)
+            return
+        for name, queue in self._queues.items():
+            if namespace in (None, name.namespace):
+                self._make_room(name, queue)
+
+    def _make_room(self, name: QueueId, queue: _Queue) -> None:
+        queue.rooms += 1
+        queue.refused = False
+        self._kick(name, queue)
+
+    # -- repeated and single looks ----------------------------------------------------------
 
     async def _resume(self, queue: _Queue, waiter: Waiter) -> None:
         """Give a repeated poll what its token holds; if that is nothing, it waits like all others."""
@@ -353,27 +455,47 @@ class Matcher:
                 raise StoreUnavailable("this node lost touch with Redis; try again or ask another node")
             if waiter.repeated:
                 await self._find_held(queue, [waiter])
-            for group in self._groups():
-                await self._probe_group(queue, waiter, group)
+            for _ in range(PROBES):
+                if waiter.done.is_set() or self._closed or not await self._probe_once(queue, waiter):
+                    break
         except StoreError as error:
             waiter.trouble = error
         finally:
             waiter.done.set()
 
-    async def _probe_group(self, queue: _Queue, waiter: Waiter, group: list[int]) -> None:
-        for _ in range(2):
-            if waiter.done.is_set() or self._closed:
-                return
+    async def _probe_once(self, queue: _Queue, waiter: Waiter) -> bool:
+        """Look for a task; returns whether another look may find more."""
+        name = waiter.queue
+        permit = await self._gate.terms(name.namespace, name.kind, name.queue)
+        groups = self._groups()
+        if not permit.free:
+            lapsed = await self._look(name, waiter.markers)
+            scores: dict[int, int] = {}
+            if self._possible(queue, waiter, scores):
+                permit = await self._gate.ask(name.namespace, name.kind, name.queue, 1)
+            if not permit.free and permit.number == 0:
+                return await self._recover_all(lapsed)
+            if not permit.free:
+                groups = [group for group in groups if not scores.keys().isdisjoint(group)][:1]
+        lapsed = []
+        for group in groups:
             try:
-                lapsed = await self._claim_for(queue, [waiter], group)
+                looked = await self._claim_for(queue, [waiter], group, permit)
             except OutcomeUnknown:
                 await self._find_held(queue, [waiter])
-                return
-            if waiter.done.is_set() or not lapsed:
+                return False
+            lapsed += looked.lapsed
+            if waiter.done.is_set():
                 self._recover_soon(lapsed)
-                return
-            for partition in lapsed:
-                await self._recover(partition)
+                return False
+            if looked.refusal:
+                return True
+        return await self._recover_all(lapsed)
+
+    async def _recover_all(self, partitions: list[int]) -> bool:
+        for partition in partitions:
+            await self._recover(partition)
+        return bool(partitions)
 
     async def _find_held(self, queue: _Queue, waiters: list[Waiter]) -> None:
         """Hand out once more what the tokens of these waiters hold already (G1, H1).
@@ -384,12 +506,12 @@ class Matcher:
         for group in self._groups():
             open_waiters = [waiter for waiter in waiters if not waiter.done.is_set()]
             if open_waiters:
-                await self._claim_for(queue, open_waiters, group, held_only=True)
+                await self._claim_for(queue, open_waiters, group, None)
 
     async def _claim_for(
-        self, queue: _Queue, waiters: list[Waiter], partitions: list[int], *, held_only: bool = False
-    ) -> list[int]:
-        """One claim, delivered; returns the partitions that have lapsed leases."""
+        self, queue: _Queue, waiters: list[Waiter], partitions: list[int], permit: Permit | None
+    ) -> Looked:
+        """One claim, delivered. Without a permit only what the waiters' tokens hold is found."""
         name = waiters[0].queue
         markers = sorted({marker for waiter in waiters for marker in waiter.markers})
         marks = {
@@ -397,15 +519,15 @@ class Matcher:
             for partition in partitions
             for marker in markers
         }
+        tickets = permit.tickets if permit is not None and permit.tickets else ("",) * len(waiters)
         self._claims += 1
-        reply = await claims.claim(
-            self._store,
-            self._session(),
-            partitions,
-            [name.marked(marker) for marker in markers],
-            [ClaimWaiter(w.owner, w.token, w.types, w.markers, held_only) for w in waiters],
-            page_size=max(waiter.page_size for waiter in waiters),
-        )
+        try:
+            reply = await self._ask_for(name, markers, waiters, partitions, permit, tickets)
+        except StoreError as error:
+            # What may have been executed keeps its tickets: they have leases, or the audit drops them.
+            if permit is not None and not isinstance(error, OutcomeUnknown):
+                self._gate.unused(permit, (), 0)
+            raise
         for heads in reply.heads:
             mark = marks[heads.partition, heads.queue.marker]
             self._memory(queue, heads.partition, heads.queue.marker).learn(
@@ -413,7 +535,36 @@ class Matcher:
             )
         for claim in reply.claims:
             self._deliver(queue, waiters[claim.waiter], claim)
-        return [p for p, due in reply.lease_due_ms.items() if claims.NO_DUE < due <= reply.now_ms]
+        if permit is not None:
+            used = [tickets[claim.waiter] for claim in reply.claims]
+            self._gate.unused(permit, used, len(used))
+            if reply.refusal:
+                self._gate.contradicted(permit, counted=reply.refusal is Refusal.COUNTED)
+        lapsed = [p for p, due in reply.lease_due_ms.items() if claims.NO_DUE < due <= reply.now_ms]
+        return Looked(lapsed, reply.refusal)
+
+    async def _ask_for(
+        self,
+        name: QueueId,
+        markers: Sequence[str],
+        waiters: Sequence[Waiter],
+        partitions: list[int],
+        permit: Permit | None,
+        tickets: Sequence[str],
+    ) -> claims.ClaimReply:
+        return await claims.claim(
+            self._store,
+            self._session(),
+            partitions,
+            [name.marked(marker) for marker in markers],
+            [
+                ClaimWaiter(w.owner, w.token, w.types, w.markers, permit is None, ticket)
+                for w, ticket in zip(waiters, tickets, strict=False)
+            ],
+            page_size=max(waiter.page_size for waiter in waiters),
+            version=claims.NEWEST if permit is None else permit.version,
+            claim_by_ms=claims.NO_DUE if permit is None or permit.free else permit.claim_by_ms,
+        )
 
     def _groups(self) -> list[list[int]]:
         """All partitions, as sets that one script may look into."""
@@ -480,7 +631,7 @@ class Matcher:
         for name in {name for name, _ in watched}:
             queue = self._queues.get(name)
             if queue is not None:
-                self._kick(name, queue)
+                self._make_room(name, queue)
 
     async def _peek_at(self, watched: list[tuple[QueueId, str]], group: list[int]) -> PeekReply:
         marks = {
@@ -503,7 +654,8 @@ class Matcher:
         memory = self._memory(queue, heads.partition, heads.queue.marker)
         for type_part in heads.ready_ms:
             # The wake may still be on its way: it was missed if it is not here by the next peek.
-            if memory.denied_since(mark, type_part):
+            subscribed = heads.queue.marker in queue.subscribed
+            if subscribed and memory.denied_since(mark, type_part):
                 self._denied.add((name, heads.partition, heads.queue.marker, type_part))
         memory.learn(mark, heads.ready_ms, complete=heads.complete)
 

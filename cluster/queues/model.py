@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from cluster.admission.limits import LimitName
 from cluster.ids import TaskKind
 from cluster.workflows.records import RunInfo, RunState
 
@@ -71,6 +72,21 @@ class ActivityTask:
 
 
 @dataclass(frozen=True, slots=True)
+class Throttle:
+    """The limit that held tasks back: its number, how much of it is used, and seconds until more is free.
+
+    ``retry_after`` is None when only the end of a lease makes room. A limit of None: leases begin to
+    be counted at this moment.
+    """
+
+    limit: LimitName | None
+    maximum: int | None = None
+    count: int = 0
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PollResult:
     status: PollStatus
     task: WorkflowTask | ActivityTask | None = None
+    throttle: Throttle | None = None

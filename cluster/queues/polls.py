@@ -19,12 +19,13 @@ import orjson
 import trio
 from cachetools import TTLCache
 
+from cluster.admission.gate import LOOK_AGAIN_SECONDS, Gate, Permit
 from cluster.errors import StoreError
 from cluster.ids import AttemptId, TaskKind, parse_task_id
 from cluster.paging import page_token
 from cluster.queues.claims import Claim
 from cluster.queues.matcher import Matcher, QueueId, Waiter, poll_markers
-from cluster.queues.model import ActivityTask, PollRequest, PollResult, PollStatus, WorkflowTask
+from cluster.queues.model import ActivityTask, PollRequest, PollResult, PollStatus, Throttle, WorkflowTask
 from cluster.store.store import Store
 from cluster.times import iso_seconds
 from cluster.workflows.storage import RunCache, decode_info, decode_state
@@ -36,6 +37,9 @@ OVERTAKEN_SECONDS = 5.0
 ANSWERS_KEPT = 8_192
 GRACE_SECONDS = 0.5
 """How long a newer poll has to find what the older one was answered."""
+
+LAST_LOOK_SECONDS = 2.0
+"""How long a poll without a task may take to find out whether limits held tasks back."""
 
 
 class _Shared:
@@ -50,8 +54,11 @@ class _Shared:
 class Polls:
     """Answers polls of one node."""
 
-    def __init__(self, store: Store, matcher: Matcher, runs: RunCache, *, session: Callable[[], str]) -> None:
+    def __init__(
+        self, store: Store, matcher: Matcher, runs: RunCache, gate: Gate, *, session: Callable[[], str]
+    ) -> None:
         self._store = store
+        self._gate = gate
         self._matcher = matcher
         self._runs = runs
         self._session = session
@@ -128,12 +135,31 @@ class Polls:
         await self._matcher.give_back(claim, owner)
 
     async def _find(self, request: PollRequest, waiter: Waiter, seconds: float) -> PollResult:
-        claim = await self._matcher.wait(waiter, seconds)
+        try:
+            claim = await self._matcher.wait(waiter, seconds)
+        except StoreError:
+            if not self._gate.limited(request.namespace, request.kind, request.queue):
+                raise
+            # What limits a queue must be asked for; not knowing is not the same as "empty" (D10).
+            return PollResult(PollStatus.UNAVAILABLE)
         if claim is None:
-            return PollResult(PollStatus.EMPTY)
+            return await self._without_task(request)
         if request.kind is TaskKind.WORKFLOW:
             return PollResult(PollStatus.LEASED, self._workflow_task(claim, request))
         return PollResult(PollStatus.LEASED, self._activity_task(claim, request))
+
+    async def _without_task(self, request: PollRequest) -> PollResult:
+        """Limits come first: a queue that is used up says so even when nothing is ready (D11)."""
+        name = request.namespace, request.kind, request.queue
+        if self._matcher.closed or not self._gate.limited(*name):
+            return PollResult(PollStatus.EMPTY)
+        try:
+            with trio.fail_after(LAST_LOOK_SECONDS):
+                permit = await self._gate.ask(*name, 0)
+        except (StoreError, trio.TooSlowError):
+            return PollResult(PollStatus.UNAVAILABLE)
+        throttle = throttle_of(permit)
+        return PollResult(PollStatus.THROTTLED if throttle else PollStatus.EMPTY, throttle=throttle)
 
     def _workflow_task(self, claim: Claim, request: PollRequest) -> WorkflowTask:
         version, info, state, length, events = claim.extra
@@ -184,6 +210,18 @@ def _deadlines(timeouts: dict[str, int], leased_at_ms: int) -> dict[str, str]:
 
 def _after(start_ms: int, seconds: int | None) -> int | None:
     return None if seconds is None else start_ms + seconds * 1000
+
+
+def throttle_of(permit: Permit) -> Throttle | None:
+    """What holds a queue back, as :meth:`Gate.ask` for nothing found it; None when nothing does."""
+    if permit.free:
+        return None
+    if permit.standing is None or permit.limits is None:
+        return Throttle(None, retry_after=LOOK_AGAIN_SECONDS)
+    name = permit.standing.refused
+    if name is None:
+        return None
+    return Throttle(name, permit.limits[name], permit.standing.count(name), permit.retry_after)
 
 
 def _waiter(request: PollRequest, token: str) -> Waiter:

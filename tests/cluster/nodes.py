@@ -10,12 +10,17 @@ from typing import Any
 
 import trio
 
+from cluster.admission.gate import Gate
+from cluster.admission.limit_store import LimitStore
 from cluster.clock import Clock
 from cluster.ids import TaskKind
+from cluster.membership.fence import Fence, boottime
+from cluster.membership.housekeeping import HeldPartition
 from cluster.queues.claims import PeekReply
 from cluster.queues.matcher import Matcher
 from cluster.queues.model import PollRequest
 from cluster.queues.polls import Polls
+from cluster.settings import Settings
 from cluster.store.store import Store
 from cluster.upkeep.due import DueWork
 from cluster.workflows.engine import Engine
@@ -35,6 +40,8 @@ class PartialNode:
     due: DueWork
     matcher: Matcher
     polls: Polls
+    limits: LimitStore
+    gate: Gate
 
 
 async def synchronized_clock(store: Store) -> Clock:
@@ -56,6 +63,7 @@ async def open_nodes(
     leases: LeaseTimes | None = None,
     on_peek: Callable[[PeekReply], None] = lambda reply: None,
     may_act: Callable[[], bool] = lambda: True,
+    settings: Settings | None = None,
 ) -> AsyncIterator[list[PartialNode]]:
     """Nodes that share a store; their peeks are off unless ``peek_seconds`` says otherwise."""
     clock = await synchronized_clock(store)
@@ -67,8 +75,11 @@ async def open_nodes(
                 store, clock, runs, leases=leases or LeaseTimes(), limits=Limits(), random=Random()
             )
             due = DueWork(store, engine)
+            book = LimitStore(store, settings or Settings())
+            gate = Gate(store, book)
             matcher = Matcher(
                 store,
+                gate=gate,
                 session=lambda name=name: name,  # type: ignore[misc]
                 may_act=may_act,
                 recover=due.run,
@@ -76,14 +87,27 @@ async def open_nodes(
                 random=random,
                 peek_seconds=peek_seconds,
             )
-            polls = Polls(store, matcher, runs, session=lambda name=name: name)  # type: ignore[misc]
+            polls = Polls(store, matcher, runs, gate, session=lambda name=name: name)  # type: ignore[misc]
             await polls.watch()
+            await book.watch()
+            await nursery.start(gate.run)
             await nursery.start(matcher.run)
-            nodes.append(PartialNode(name, store, clock, engine, due, matcher, polls))
+            nodes.append(PartialNode(name, store, clock, engine, due, matcher, polls, book, gate))
         yield nodes
         for node in nodes:
             node.polls.close()
         nursery.cancel_scope.cancel()
+
+
+async def hold(store: Store, partition: int) -> HeldPartition:
+    """A partition held for a minute by nobody in particular."""
+    held = HeldPartition(partition, "owner", "nonce", 1, Fence(60.0), Fence(60.0))
+    for fence in (held.session, held.lease):
+        fence.renewed(boottime())
+    until_ms = (await synchronized_clock(store)).now_ms() + 60_000
+    lease = store.keys.lease(partition)
+    await store.call("HSET", lease, "owner", held.owner, "nonce", held.nonce, "until", until_ms)
+    return held
 
 
 def poll_request(worker_id: str = "w", **fields: Any) -> PollRequest:
