@@ -10,6 +10,8 @@ run                   ULID                       ``01KB8M3V6T5Q0Z9W2N4X7C1D0G``
 workflow task         run ``-w`` index           ``01KB…0G-w3``
 activity              run ``-a`` step            ``01KB…0G-a5`` (its task has the same id)
 activity attempt      activity ``-`` n ``.`` d   ``01KB…0G-a5-2.0``
+step of a flow        run ``-s`` index           ``01KB…0G-s7`` (its task has the same id)
+step attempt          step, method, ``-`` n.d    ``01KB…0G-s7e-2.0`` (``w`` wait_for, ``e`` execute)
 timer                 run ``-t`` step            ``01KB…0G-t6``
 event                 run ``-e`` ordinal         ``01KB…0G-e12``
 ====================  =========================  =====================================
@@ -32,7 +34,7 @@ PARTITION_BITS = 10
 MAX_PARTITIONS = 1 << PARTITION_BITS
 _MASK = MAX_PARTITIONS - 1
 
-_TASK_ID = re.compile(r"([0-9A-HJKMNP-TV-Z]{26})-([wa])([1-9][0-9]{0,8})")
+_TASK_ID = re.compile(r"([0-9A-HJKMNP-TV-Z]{26})-([was])([1-9][0-9]{0,8})")
 _ATTEMPT_ID = re.compile(r"(.+-a[1-9][0-9]{0,8})-([1-9][0-9]{0,8})\.([0-9]{1,9})")
 
 
@@ -41,6 +43,7 @@ class TaskKind(StrEnum):
 
     WORKFLOW = "w"
     ACTIVITY = "a"
+    STEP = "s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,11 @@ class AttemptId:
 def partition_of_workflow(workflow_id: str, partitions: int) -> int:
     """Partition of a workflow id: CRC32 of its UTF-8 bytes modulo the partition count."""
     return binascii.crc32(workflow_id.encode()) % partitions
+
+
+def partition_of_flow(namespace: str, flow_id: str, partitions: int) -> int:
+    """Partition of a flow: flow ids are unique in their namespace only, so both are hashed (F3)."""
+    return binascii.crc32(f"{len(namespace)}:{namespace}{flow_id}".encode()) % partitions
 
 
 def new_run_id(partition: int, now_ms: int, random: Random) -> str:

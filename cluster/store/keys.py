@@ -15,6 +15,11 @@ key                 type    holds; lifetime
 ``P:hist:<run>``    list    events of a run, ordinal = index + 1; retention
 ``P:runs:<ns>``     zset    runs of a namespace by start time (ms); retention
 ``P:closed:<ns>``   zset    closed runs by close time (ms); retention
+``P:fl:<ns>:<id>``  hash    flow: current run, run count; retention of its current run
+``P:steps:<run>``   list    what became of the step attempts of a flow's run; retention
+``P:ch:<run>:<ch>`` list    messages of a channel that no step has consumed; until the run closes
+``P:flows:<ns>``    zset    runs of flows of a namespace by start time (ms); retention
+``P:fclosed:<ns>``  zset    closed runs of flows by close time (ms); retention
 ``P:task:<task>``   hash    task record: the truth about one task; until the task ends
 ``P:q:<queue>``     stream  undelivered and leased entries of one queue; compacted when idle
 ``P:b:<queue>``     zset    returned tasks by original ready time; vanishes when empty
@@ -32,6 +37,9 @@ key                 type    holds; lifetime
 ``P:tk``            hash    admission ticket -> task; until the lease ends
 ``P:adm``           hash    per kind and namespace: version of its limits, whether leases are counted
 ``P:dead``          zset    buried sessions by burial time, kept 24 h
+``P:sch:<ns>:<id>``   hash  schedule: version, definition, state, request ids; retention once deleted
+``P:schh:<ns>:<id>``  list  newest events of a schedule; as the schedule
+``P:schs:<ns>``     zset    schedules of a namespace by creation time (ms); until deleted
 ``P:lease``         hash    partition lease: owner, nonce, epoch, until; cluster record
 ``P:touch``         string  counter behind confirmations in replica durability; cluster record
 ==================  ======  ==============================================================
@@ -166,6 +174,21 @@ class Keys:
     def closed(self, partition: int, namespace: str) -> str:
         return f"{self.base(partition)}:closed:{encode(namespace)}"
 
+    def flow(self, partition: int, namespace: str, flow_id: str) -> str:
+        return f"{self.base(partition)}:fl:{encode(namespace)}:{encode(flow_id)}"
+
+    def steps(self, partition: int, run_id: str) -> str:
+        return f"{self.base(partition)}:steps:{run_id}"
+
+    def channel(self, partition: int, run_id: str, name: str) -> str:
+        return f"{self.base(partition)}:ch:{run_id}:{encode(name)}"
+
+    def flows(self, partition: int, namespace: str) -> str:
+        return f"{self.base(partition)}:flows:{encode(namespace)}"
+
+    def closed_flows(self, partition: int, namespace: str) -> str:
+        return f"{self.base(partition)}:fclosed:{encode(namespace)}"
+
     def task(self, partition: int, task_id: str) -> str:
         return f"{self.base(partition)}:task:{task_id}"
 
@@ -195,6 +218,15 @@ class Keys:
 
     def work(self, partition: int) -> str:
         return f"{self.base(partition)}:work"
+
+    def schedule(self, partition: int, namespace: str, schedule_id: str) -> str:
+        return f"{self.base(partition)}:sch:{encode(namespace)}:{encode(schedule_id)}"
+
+    def schedule_history(self, partition: int, namespace: str, schedule_id: str) -> str:
+        return f"{self.base(partition)}:schh:{encode(namespace)}:{encode(schedule_id)}"
+
+    def schedules(self, partition: int, namespace: str) -> str:
+        return f"{self.base(partition)}:schs:{encode(namespace)}"
 
     def dead(self, partition: int) -> str:
         return f"{self.base(partition)}:dead"
@@ -280,6 +312,10 @@ class Keys:
     def answer_channel(self, node: str) -> str:
         """Queries that ``node`` asked were answered; message is the query task's id."""
         return f"{self.prefix}:answer:{node}"
+
+    def flow_end_channel(self, run_id: str) -> str:
+        """The run of a flow closed; the message is its status."""
+        return f"{self.prefix}:flowend:{run_id}"
 
     def due_channel(self) -> str:
         """A timer, lease or work item became the earliest; message ``<partition> <due ms>``."""
