@@ -37,15 +37,15 @@ key                 type    holds; lifetime
 ``P:tk``            hash    admission ticket -> task; until the lease ends
 ``P:adm``           hash    per kind and namespace: version of its limits, whether leases are counted
 ``P:dead``          zset    buried sessions by burial time, kept 24 h
-``P:sch:<ns>:<id>``   hash  schedule: version, definition, state, request ids; retention once deleted
-``P:schh:<ns>:<id>``  list  newest events of a schedule; as the schedule
+``P:sch:<name>``    hash    schedule: version, definition, state, request ids; retention once deleted
+``P:schh:<name>``   list    newest events of a schedule; as the schedule
 ``P:schs:<ns>``     zset    schedules of a namespace by creation time (ms); until deleted
 ``P:lease``         hash    partition lease: owner, nonce, epoch, until; cluster record
 ``P:touch``         string  counter behind confirmations in replica durability; cluster record
 ==================  ======  ==============================================================
 
-There ``<queue>`` of ``ty`` and ``lq`` is ``<kind>:<ns>:<queue>``: one task queue with all its types and
-markers.
+There ``<name>`` of a schedule is ``<ns>:<id>``; ``<queue>`` of ``ty`` and ``lq`` is
+``<kind>:<ns>:<queue>``: one task queue with all its types and markers.
 
 Admission keys of a namespace (slot of ``{a.<ns>}``; ``A`` stands for ``<prefix>:{a.<ns>}``):
 

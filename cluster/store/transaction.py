@@ -69,6 +69,10 @@ class Transaction:
         """Hash field ``name`` of ``key`` equals ``value`` (compared as text)."""
         self.conditions.append(["eq", key, name, str(value) if isinstance(value, int) else value])
 
+    def expect_unset(self, key: str, name: str) -> None:
+        """Hash ``key`` has no field ``name``."""
+        self.conditions.append(["unset", key, name])
+
     def expect_absent(self, key: str) -> None:
         self.conditions.append(["absent", key])
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 
 from cluster.ids import TaskKind
+from cluster.schedules.names import freed_timer
 from cluster.store.keys import Keys, QueueName, encode
 from cluster.store.transaction import ReadyTask, Transaction
 from cluster.workflows.changes import (
@@ -80,6 +81,8 @@ def plan(
     if changes.closes and state.closed_at_us is not None:
         closed = keys.closed(tx.partition, info.namespace)
         tx.redis("ZADD", closed, state.closed_at_us // 1000, info.run_id)
+        if info.schedule_id is not None:
+            tx.arm(freed_timer(info.namespace, info.schedule_id), state.closed_at_us // 1000)
     tx.frees = run.version > 0 and not any(isinstance(e, ReadyActivityTask) for e in changes.effects)
     return len(encoded) + sum(len(value) for value in fields.values() if isinstance(value, bytes))
 

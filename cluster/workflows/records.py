@@ -61,6 +61,8 @@ class RunInfo(Record, frozen=True, kw_only=True):
     started_at_us: int
     execution_deadline_ms: int | None = None
     run_deadline_ms: int | None = None
+    schedule_id: str | None = None
+    """The schedule that started the workflow; it is told when the run closes."""
 
 
 class RetryPolicy(Record, frozen=True, kw_only=True):

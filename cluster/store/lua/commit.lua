@@ -34,6 +34,10 @@ local conditions = {
     local actual = redis.call('HGET', c[2], c[3])
     return actual == c[4], actual
   end,
+  unset = function(c)
+    local actual = redis.call('HGET', c[2], c[3])
+    return not actual, actual
+  end,
   absent = function(c)
     return redis.call('EXISTS', c[2]) == 0
   end,

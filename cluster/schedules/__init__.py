@@ -1,0 +1,1 @@
+"""Schedules: workflows that the server starts at given times (server-behaviour 8.3)."""
