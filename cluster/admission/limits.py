@@ -24,7 +24,11 @@ LARGEST: Final = 10**12
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 
-SECTION: Final = {TaskKind.WORKFLOW: "workflow_tasks", TaskKind.ACTIVITY: "activity_tasks"}
+SECTION: Final = {
+    TaskKind.WORKFLOW: "workflow_tasks",
+    TaskKind.ACTIVITY: "activity_tasks",
+    TaskKind.STEP: "step_tasks",
+}
 """What each kind of task is called in overrides and answers."""
 
 Tree = Mapping[str, Any]
