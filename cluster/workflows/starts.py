@@ -32,6 +32,8 @@ class StartRequest:
     execution_timeout_seconds: int | None = None
     run_timeout_seconds: int | None = None
     duplicate_policy: str | None = None
+    marker: str = ""
+    """The build whose workers alone may take the run's tasks; "" for any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ def plan_start(tx: Transaction, keys: Keys, info: RunInfo, changes: Changes, lea
     """
     instance = keys.workflow(tx.partition, info.workflow_id)
     tx.expect_absent(instance)
-    tx.hset(instance, {"ns": info.namespace, "run": info.run_id, "runs": 1})
+    tx.hset(instance, {"ns": info.namespace, "run": info.run_id, "runs": 1, "r1": info.run_id})
     tx.hset(
         keys.run(tx.partition, info.run_id),
         {
@@ -137,6 +139,7 @@ def run_info(request: StartRequest, workflow_id: str, run_id: str, now_us: int) 
         run_id=run_id,
         workflow_type=request.workflow_type,
         task_queue=request.task_queue,
+        marker=request.marker,
         business_key=request.business_key,
         payload_codec=request.input.codec if request.input else "avro",
         input=request.input,

@@ -69,6 +69,35 @@ class Visibility:
             archived=snapshot.archived,
         )
 
+    async def runs(self, namespace: str, workflow_id: str) -> list[RunView]:
+        """All kept runs of a workflow, oldest first. Raises Refused ``instance_not_found`` (404)."""
+        keys = self._store.keys
+        partition = partition_of_workflow(workflow_id, keys.partitions)
+        flat = await self._store.call("HGETALL", keys.workflow(partition, workflow_id), idempotent=True)
+        fields = {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
+        if fields.get("ns") != namespace:
+            raise _not_found(workflow_id, None)
+        current, count = fields["run"], int(fields["runs"])
+        views = []
+        for number in range(1, count + 1):
+            snapshot = await load(self._store, fields.get(f"r{number}", ""))
+            if snapshot is not None:
+                run_id = snapshot.run.info.run_id
+                views.append(RunView(snapshot.run, count, run_id == current, None, snapshot.archived))
+        return views
+
+    async def whole_history(self, run_id: str) -> tuple[Run, list[bytes]] | None:
+        """A run and all events it had when it was looked at, or None when there is no such run."""
+        snapshot = await load(self._store, run_id)
+        if snapshot is None:
+            return None
+        keys, run = self._store.keys, snapshot.run
+        key = keys.history(partition_of_workflow(run.info.workflow_id, keys.partitions), run_id)
+        # Events are only ever added, so those the run knows of are still there in their places.
+        last = run.state.history_length - 1
+        events: list[bytes] = await self._store.call("LRANGE", key, 0, last, idempotent=True)
+        return (run, events) if len(events) == run.state.history_length else None
+
     async def history(
         self, namespace: str, workflow_id: str, run_id: str, *, page_size: int, token: str | None
     ) -> HistoryPage:

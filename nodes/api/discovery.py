@@ -94,7 +94,7 @@ def server_capabilities(settings: Settings) -> dict[str, Any]:
         "workflow_task_poll_request_idempotency": True,
         "history_page_size_default": settings.history_page_size_default,
         "history_page_size_max": settings.history_page_size_max,
-        "query_tasks": False,
+        "query_tasks": True,
         "poll_status": True,
         "activity_retry_policy": True,
         "activity_timeouts": True,
@@ -143,6 +143,7 @@ async def cluster_info(call: Call) -> Reply:
             "capabilities": {
                 "workflow_tasks": True,
                 "activity_tasks": True,
+                "queries": True,
                 "activity_timeouts": True,
                 "activity_retry_policy": True,
                 "non_retryable_failures": True,

@@ -34,7 +34,11 @@ OPERATIONS: Final[Mapping[str, OperationContract]] = {
     "describe": OperationContract(("workflow_id",)),
     "describe_run": OperationContract(("workflow_id",), ("run_id",)),
     "history": OperationContract(("workflow_id", "run_id"), ("next_page_token",)),
+    "query": OperationContract(("workflow_id", "operation_name", "operation_name_field"), ("result",)),
 }
+
+_OPERATION_NAMES: Final = ("signal_name", "query_name", "update_name")
+_FROM_PATH: Final = ("workflow_id", "run_id", *_OPERATION_NAMES)
 
 PROJECTED: Final = (
     "run_id",
@@ -104,6 +108,9 @@ def describe_operation(operation: str, body: Mapping[str, Any]) -> dict[str, Any
             "success_fields": list(contract.success),
         },
     }
+    for name in _OPERATION_NAMES:
+        if name == f"{operation}_name":
+            described |= {"operation_name": body.get(name), "operation_name_field": name}
     described.update((name, body[name]) for name in PROJECTED if name in body)
     return described
 
@@ -127,7 +134,7 @@ class Envelopes:
         """The response for a JSON body.
 
         ``operation`` adds a ``control_plane`` object; ``parameters`` are those of the path, of which
-        ``workflow_id`` and ``run_id`` complete the body of an operation.
+        the ids and the name of the operation complete the body.
         """
         headers = [(b"content-type", JSON), (b"cache-control", b"no-store")]
         wrapped = dict(body)
@@ -138,7 +145,7 @@ class Envelopes:
         elif versioned:
             headers.append((CONTROL_HEADER, CONTROL_VERSION.encode()))
             if operation is not None:
-                for name in ("workflow_id", "run_id"):
+                for name in _FROM_PATH:
                     if parameters and name in parameters:
                         wrapped.setdefault(name, parameters[name])
                 wrapped["control_plane"] = describe_operation(operation, wrapped)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from nodes.api import activity_tasks, discovery, namespaces, workers, workflow_tasks, workflows
+from nodes.api import activity_tasks, discovery, namespaces, queries, workers, workflow_tasks, workflows
 from nodes.api.call import Call
 from nodes.api.metrics import CONTENT_TYPE
 from nodes.api.routes import ADMINS, ANYONE, OPERATORS, WORKERS, Handler, Plane, Reply, Role, Route
@@ -52,6 +52,8 @@ ROUTES: Final = (
     _workflows("GET", "/{workflow_id}", "describe", workflows.describe),
     _workflows("GET", "/{workflow_id}/runs/{run_id}", "describe_run", workflows.describe_run),
     _workflows("GET", "/{workflow_id}/runs/{run_id}/history", "history", workflows.history),
+    _workflows("POST", "/{workflow_id}/query/{query_name}", "query", queries.query),
+    _workflows("POST", "/{workflow_id}/runs/{run_id}/query/{query_name}", "query", queries.query),
     _worker("POST", "register", workers.register),
     _worker("POST", "heartbeat", workers.heartbeat),
     _worker("POST", "registrations/{worker_id}/deregister", workers.deregister),
@@ -65,4 +67,7 @@ ROUTES: Final = (
     _worker("POST", "activity-tasks/{task_id}/complete", activity_tasks.complete),
     _worker("POST", "activity-tasks/{task_id}/fail", activity_tasks.fail),
     _worker("POST", "activity-tasks/{task_id}/heartbeat", activity_tasks.heartbeat),
+    _worker("POST", "query-tasks/poll", queries.poll, polls=True),
+    _worker("POST", "query-tasks/{query_task_id}/complete", queries.complete),
+    _worker("POST", "query-tasks/{query_task_id}/fail", queries.fail),
 )

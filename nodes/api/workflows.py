@@ -81,6 +81,8 @@ class _Start(Fields):
     duplicate_policy: _Policy = None
     execution_timeout_seconds: Seconds = None
     run_timeout_seconds: Seconds = None
+    build_id: OptionalText = None
+    compatibility: OptionalText = None
 
 
 class _List(Fields):
@@ -112,6 +114,7 @@ async def start(call: Call) -> Reply:
             execution_timeout_seconds=body.execution_timeout_seconds,
             run_timeout_seconds=body.run_timeout_seconds,
             duplicate_policy=body.duplicate_policy,
+            marker=body.compatibility or body.build_id or "",
         )
     )
     info = started.info
