@@ -1,0 +1,112 @@
+"""All scripts on a real Redis Cluster, where a key of another slot is an error."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import trio
+
+from cluster.ids import TaskKind
+from cluster.queues.model import ActivityTask, PollResult, PollStatus, WorkflowTask
+from cluster.store.store import Store, open_store
+from cluster.upkeep.keeper import Keeper, KeeperTimes
+from cluster.workflows.engine import StartRequest
+from cluster.workflows.planning import LeaseTimes
+from cluster.workflows.records import RunStatus
+from tests.cluster.nodes import hold, open_nodes, poll_request
+from tests.cluster.queues.lab import Lab
+from tests.servers import KINDS, Server, run_cluster
+from tests.waiting import eventually
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def cluster_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    with run_cluster(request.param, tmp_path_factory.mktemp(request.param)) as server:
+        yield server
+
+
+@pytest.fixture
+async def clustered(cluster_server: Server, prefix: str) -> AsyncIterator[Store]:
+    async with open_store(f"redis+cluster://127.0.0.1:{cluster_server.port}", prefix=prefix) as store:
+        assert store.clustered
+        yield store
+
+
+async def test_a_whole_life_of_workflows(clustered: Store) -> None:
+    async with open_nodes(clustered) as (first, second), trio.open_nursery() as nursery:
+        results: list[PollResult] = []
+
+        async def poll() -> None:
+            results.append(await first.polls.poll(poll_request(kind=TaskKind.WORKFLOW, worker_id="w")))
+
+        nursery.start_soon(poll)
+        await eventually(lambda: first.polls.parked == 1)
+        started = await second.engine.start(StartRequest("ns", "Flow", "q", workflow_id="one"))
+        await eventually(lambda: bool(results))
+        task = results[0].task
+        assert isinstance(task, WorkflowTask)
+        assert task.info == started.info
+        commands = [
+            {"type": "schedule_activity", "activity_type": "step", "start_to_close_timeout": 30},
+            {"type": "start_timer", "delay_seconds": 0},
+        ]
+        await second.engine.complete_workflow_task("ns", task.task_id, "w", task.attempt, commands)
+        step = (await first.polls.poll(poll_request())).task
+        assert isinstance(step, ActivityTask)
+        beat = await first.engine.heartbeat_activity("ns", step.task_id, step.attempt_id, "w", {"at": 1})
+        assert beat["can_continue"]
+        await second.engine.complete_activity("ns", step.task_id, step.attempt_id, "w", None)
+        result = await first.polls.poll(poll_request(kind=TaskKind.WORKFLOW, timeout=0))
+        assert isinstance(result.task, WorkflowTask)
+        page = await second.engine.workflow_task_history(
+            "ns", result.task.task_id, "w", 1, page_size=2, token="MA=="
+        )
+        assert len(page["history_events"]) == 2
+        done = [{"type": "complete_workflow"}]
+        await first.engine.complete_workflow_task("ns", result.task.task_id, "w", 1, done)
+        view = await second.engine.describe("ns", "one")
+        assert view.run.state.status is RunStatus.COMPLETED
+        listed = await first.engine.list_runs(
+            "ns", workflow_type=None, bucket="completed", query=None, page_size=10, token=None
+        )
+        assert [row.run.info.workflow_id for row in listed.runs] == ["one"]
+
+
+async def test_polls_in_every_partition(clustered: Store) -> None:
+    lab = Lab(clustered)
+    tasks = {await lab.enqueue(f"t{number}", partition=number) for number in range(16)}
+    async with open_nodes(clustered) as nodes:
+        found: set[str] = set()
+        for number in range(16):
+            request = poll_request(
+                timeout=(0.0, 5.0)[number % 2], poll_request_id=f"p{number}", types=frozenset()
+            )
+            first = (await nodes[0].polls.poll(request)).task
+            again = (await nodes[1].polls.poll(request)).task
+            assert isinstance(first, ActivityTask)
+            assert again == first
+            found.add(first.task_id)
+        assert found == tasks
+        empty = await nodes[0].polls.poll(poll_request(timeout=0))
+        assert empty.status is PollStatus.EMPTY
+    for partition in range(16):
+        await lab.audit(partition)
+
+
+async def test_upkeep(clustered: Store) -> None:
+    leases = LeaseTimes(workflow_ms=1)
+    async with open_nodes(clustered, leases=leases, peek_seconds=0.05) as (node, other):
+        await node.engine.start(StartRequest("ns", "Flow", "q", workflow_id="one"))
+        result = await other.polls.poll(poll_request(kind=TaskKind.WORKFLOW))
+        assert isinstance(result.task, WorkflowTask)
+        again = await node.polls.poll(poll_request(kind=TaskKind.WORKFLOW))
+        assert isinstance(again.task, WorkflowTask)
+        assert (again.task.task_id, again.task.attempt) == (result.task.task_id, 2)
+        keeper = Keeper(clustered, node.clock, node.due, None, KeeperTimes(idle_queue=0))  # type: ignore[arg-type]
+        for partition in range(16):
+            held = await hold(clustered, partition)
+            assert await keeper.resync(held) == 0
+            await keeper.compact(held)
