@@ -19,6 +19,7 @@ from typing import Final
 import structlog
 import trio
 
+from cluster.admission.audit import Audit
 from cluster.admission.gate import Gate
 from cluster.admission.limit_store import LimitStore
 from cluster.bootstrap import ClusterRecord, bootstrap
@@ -115,7 +116,10 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
         engine = Engine(store, clock, runs, leases=leases, limits=limits, random=random)
         due = DueWork(store, engine)
         times = KeeperTimes(resync=settings.matching.heads_resync_interval or float("inf"))
-        keeper = Keeper(store, clock, due, random, times)
+        admission = LimitStore(store, settings)
+        gate = Gate(store, admission)
+        audit = Audit(store, admission, random)
+        keeper = Keeper(store, clock, due, random, times, chores=(audit.housekeep,))
         info = NodeInfo(
             name=settings.node_name,
             build=version("headrace"),
@@ -124,8 +128,6 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
             started_at=clock.now_ms(),
         )
         membership = Membership(store, clock, info, keeper.housekeep)
-        admission = LimitStore(store, settings)
-        gate = Gate(store, admission)
         matcher = Matcher(
             store,
             gate=gate,

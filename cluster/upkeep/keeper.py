@@ -6,7 +6,7 @@ say so on the due channel; leases and everything that was missed come with the n
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
@@ -16,7 +16,7 @@ import trio
 
 from cluster.clock import Clock
 from cluster.errors import Fenced, StoreError
-from cluster.membership.housekeeping import HeldPartition
+from cluster.membership.housekeeping import HeldPartition, Housekeep
 from cluster.queues.claims import NO_DUE, PeekReply
 from cluster.store.store import Store
 from cluster.upkeep.due import DueWork
@@ -71,16 +71,26 @@ class UpkeepCounters:
 
 
 class Keeper:
-    """Housekeeping of one node: ``housekeep`` per held partition, ``on_peek`` for the others."""
+    """Housekeeping of one node: ``housekeep`` per held partition, ``on_peek`` for the others.
+
+    ``chores`` are further things to be done for as long as a partition is held.
+    """
 
     def __init__(
-        self, store: Store, clock: Clock, due: DueWork, random: Random, times: KeeperTimes | None = None
+        self,
+        store: Store,
+        clock: Clock,
+        due: DueWork,
+        random: Random,
+        times: KeeperTimes | None = None,
+        chores: Sequence[Housekeep] = (),
     ) -> None:
         self._store = store
         self._clock = clock
         self._due = due
         self._random = random
         self._times = times or KeeperTimes()
+        self._chores = chores
         self._naps: dict[int, _Nap] = {}
         self._helping: set[int] = set()
         self._seen_work: set[int] = set()
@@ -108,6 +118,8 @@ class Keeper:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._resync_forever, held)
                 nursery.start_soon(self._compact_forever, held)
+                for chore in self._chores:
+                    nursery.start_soon(chore, held)
                 await self._do_due_work(held)
         finally:
             self._naps.pop(held.partition, None)
