@@ -37,6 +37,9 @@ key                 type    holds; lifetime
 ``P:tk``            hash    admission ticket -> task; until the lease ends
 ``P:adm``           hash    per kind and namespace: version of its limits, whether leases are counted
 ``P:dead``          zset    buried sessions by burial time, kept 24 h
+``P:on:<session>``  set     steps handed out over streams of a node; until the attempt ends
+``P:wk:<ns>:<w>``   set     sessions of the nodes where a worker has shared streams; until they end
+``P:ses:<session>`` set     ``<ns>:<worker>`` of the workers with shared streams on a node; likewise
 ``P:sch:<name>``    hash    schedule: version, definition, state, request ids; retention once deleted
 ``P:schh:<name>``   list    newest events of a schedule; as the schedule
 ``P:schs:<ns>``     zset    schedules of a namespace by creation time (ms); until deleted
@@ -78,12 +81,15 @@ Cluster-wide keys (one slot each):
 ``{sess}:info``     hash    session -> JSON description; until buried or released
 ``{sess}:suspect``  hash    session -> when and in which store generation it was suspected
 ``{sess}:dead``     zset    buried sessions by burial time, kept 24 h
+``{w.<ns>}:sa``     hash    search attribute definitions, type by name; until removed
 ``{w.<ns>}:reg``    hash    worker registrations, JSON by worker id; until deregistered
 ``{w.<ns>}:beat``   hash    last heartbeat (ms) by worker id; until deregistered
 ``{w.<ns>}:vital``  hash    slots and process metrics, JSON by worker id; until deregistered
 ``{w.<ns>}:fleet``  zset    ``:<queue>``: workers of one queue by last heartbeat (ms); likewise
 ``{w.<ns>}:cohort`` hash    ``<queue>:<build>`` -> drain intent, JSON; operator's record
 ``{w.<ns>}:drain``  set     workers that were told that their cohort drains; until deregistered
+``{w.<ns>}:on``     set     ``:<worker>``: sessions of the nodes where a worker has any streams; until they end
+``{w.<ns>}:no``     set     ``:<worker>``: what a worker declined as unsupported; until its last stream ends
 ``poll:<hash>``     string  idempotent poll in flight or its result; TTL
 ``receipt:<hash>``  string  deregistration receipt; TTL 600 s
 ``probe:<random>``  string  readiness probe; TTL 10 s
@@ -231,6 +237,12 @@ class Keys:
     def dead(self, partition: int) -> str:
         return f"{self.base(partition)}:dead"
 
+    def handed_out(self, partition: int, session: str) -> str:
+        return f"{self.base(partition)}:on:{session}"
+
+    def present(self, partition: int, namespace: str, worker: str) -> str:
+        return f"{self.base(partition)}:wk:{encode(namespace)}:{encode(worker)}"
+
     def lease(self, partition: int) -> str:
         return f"{self.base(partition)}:lease"
 
@@ -261,6 +273,9 @@ class Keys:
         """``family`` is one of alive, info, suspect, dead."""
         return f"{self.prefix}:{{sess}}:{family}"
 
+    def search_attributes(self, namespace: str) -> str:
+        return f"{self.prefix}:{{w.{encode(namespace)}}}:sa"
+
     def registrations(self, namespace: str) -> str:
         return f"{self.prefix}:{{w.{encode(namespace)}}}:reg"
 
@@ -278,6 +293,12 @@ class Keys:
 
     def draining(self, namespace: str) -> str:
         return f"{self.prefix}:{{w.{encode(namespace)}}}:drain"
+
+    def connected(self, namespace: str, worker: str) -> str:
+        return f"{self.prefix}:{{w.{encode(namespace)}}}:on:{encode(worker)}"
+
+    def unsupported(self, namespace: str, worker: str) -> str:
+        return f"{self.prefix}:{{w.{encode(namespace)}}}:no:{encode(worker)}"
 
     def queries(self, namespace: str, queue: str) -> str:
         """The common start of the query keys of a task queue."""
@@ -316,6 +337,14 @@ class Keys:
     def flow_end_channel(self, run_id: str) -> str:
         """The run of a flow closed; the message is its status."""
         return f"{self.prefix}:flowend:{run_id}"
+
+    def unsupported_channel(self) -> str:
+        """What workers declined; message JSON ``[namespace, worker, item]``, item "" for "all forgotten"."""
+        return f"{self.prefix}:unsupported"
+
+    def rpc_channel(self, session: str) -> str:
+        """Talk between nodes about RPCs; message JSON."""
+        return f"{self.prefix}:rpc:{session}"
 
     def due_channel(self) -> str:
         """A timer, lease or work item became the earliest; message ``<partition> <due ms>``."""

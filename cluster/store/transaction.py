@@ -47,6 +47,21 @@ class ReadyTask:
     body: bytes = b""
 
 
+def _created(task: ReadyTask) -> list[Any]:
+    return [
+        task.task_id,
+        task.run_id,
+        task.heads,
+        task.type_part,
+        str(task.attempt),
+        str(task.lease_ms),
+        task.timer,
+        str(task.timer_after_ms),
+        str(task.timer_cap_ms),
+        task.body,
+    ]
+
+
 @dataclass(slots=True)
 class Transaction:
     """Collects conditions and operations for one partition.
@@ -128,25 +143,29 @@ class Transaction:
 
     def enqueue(self, task: ReadyTask) -> None:
         """Create the task record and its queue entry; update the head; wake."""
+        self.operations.append(["@enqueue", *_created(task)])
+
+    def offer(self, task: ReadyTask, worker: str, *, behind: bool, sync_ms: int, sticky_ms: int) -> None:
+        """As :meth:`enqueue`, but first to the worker that served the flow last, if that is better.
+
+        ``worker`` is encoded, "" for none. It is preferred for ``sticky_ms`` while it is connected and
+        no work of the same type is older than ``sync_ms`` in this partition or, says ``behind``, in
+        another one (R28 to R33).
+        """
         self.operations.append(
-            [
-                "@enqueue",
-                task.task_id,
-                task.run_id,
-                task.heads,
-                task.type_part,
-                str(task.attempt),
-                str(task.lease_ms),
-                task.timer,
-                str(task.timer_after_ms),
-                str(task.timer_cap_ms),
-                task.body,
-            ]
+            ["@offer", *_created(task), worker, "1" if behind else "0", str(sync_ms), str(sticky_ms)]
         )
 
-    def requeue(self, task_id: str, attempt: int, delivery: int) -> None:
-        """End the lease of a task and make it ready again at (attempt, delivery), at its old place."""
-        self.operations.append(["@requeue", task_id, str(attempt), str(delivery)])
+    def unstick(self, task_id: str, excluding: str = "") -> None:
+        """A ready task waits for one worker no longer. ``excluding`` is an encoded worker id."""
+        self.operations.append(["@unstick", task_id, excluding])
+
+    def requeue(self, task_id: str, attempt: int, delivery: int, excluding: str = "") -> None:
+        """End the lease of a task and make it ready again at (attempt, delivery), at its old place.
+
+        ``excluding`` is a worker id (encoded) that does not get this task again.
+        """
+        self.operations.append(["@requeue", task_id, str(attempt), str(delivery), excluding])
 
     def drop(self, task_id: str) -> None:
         """End a task in any state: lease, queue entry, head, timer and record go. No-op if absent."""

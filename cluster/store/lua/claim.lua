@@ -1,4 +1,4 @@
--- include: queues
+-- include: taking
 -- Hands out ready tasks to waiters: for each waiter the oldest head among the types it takes.
 --
 -- KEYS[1]  any key of the first partition (routes the script)
@@ -99,19 +99,6 @@ local function oldest(types, heads)
   return best, best_b, best_h, best_type
 end
 
-local function next_entry(stream)
-  local reply = redis.pcall('XREADGROUP', 'GROUP', GROUP, CONSUMER, 'COUNT', 1, 'STREAMS', stream, '>')
-  if reply and reply.err then
-    if string.find(reply.err, 'NOGROUP', 1, true) ~= 1 or redis.call('EXISTS', stream) == 0 then
-      return nil
-    end
-    -- A lost group starts over: entries of leased tasks come by again and are recognised.
-    redis.call('XGROUP', 'CREATE', stream, GROUP, '0')
-    reply = redis.call('XREADGROUP', 'GROUP', GROUP, CONSUMER, 'COUNT', 1, 'STREAMS', stream, '>')
-  end
-  return reply and reply[1] and reply[1][2][1]
-end
-
 -- The task at the head of a queue if it may be handed out; nil for a dead entry, which goes.
 local function take(queue, score)
   local back = P .. ':b:' .. queue
@@ -121,17 +108,10 @@ local function take(queue, score)
     id, entry = first[1], 'b'
     redis.call('ZREM', back, id)
   else
-    local read = next_entry(P .. ':q:' .. queue)
-    if not read then
-      -- Everything in the stream was delivered, so the cursor stands at its end.
-      local last = redis.call('XREVRANGE', P .. ':q:' .. queue, '+', '-', 'COUNT', 1)[1]
-      if last then
-        redis.call('HSET', P .. ':cur', queue, last[1])
-      end
+    id, entry = take_new(queue)
+    if not id then
       return nil
     end
-    entry, id = read[1], read[2][2]
-    redis.call('HSET', P .. ':cur', queue, entry)
   end
   local key = P .. ':task:' .. id
   local r = redis.call('HMGET', key, 's', 'qi', 'run')
@@ -181,22 +161,7 @@ local function lease(id, entry, owner, token, ticket)
     redis.call('HSET', P .. ':tk', ticket, id)
   end
   count('d', heads_names[1])
-  if r[4] ~= '' then
-    local waiting = redis.call('ZSCORE', P .. ':timers', r[4])
-    if waiting then
-      redis.call('HSET', key, 'tr', text(tonumber(waiting)))
-    end
-    local after, cap = tonumber(r[5]), tonumber(r[6])
-    local due = after > 0 and now + after or cap
-    if cap > 0 and cap < due then
-      due = cap
-    end
-    if due > 0 then
-      arm(r[4], due)
-    else
-      redis.call('ZREM', P .. ':timers', r[4])
-    end
-  end
+  start_clock(key, r[4], r[5], r[6])
 end
 
 local function claimed(waiter, b, id, again)

@@ -74,7 +74,13 @@ local verbs = {
     enqueue(o[2], o[3], o[4], o[5], o[6], o[7], o[8], o[9], o[10], o[11])
   end,
   ['@requeue'] = function(o)
-    requeue(o[2], o[3], o[4])
+    requeue(o[2], o[3], o[4], o[5])
+  end,
+  ['@offer'] = function(o)
+    offer(o[2], o[3], o[4], o[5], o[6], o[7], o[8], o[9], o[10], o[11], o[12], o[13], o[14], o[15])
+  end,
+  ['@unstick'] = function(o)
+    unstick(o[2], o[3])
   end,
   ['@drop'] = function(o)
     drop(o[2])

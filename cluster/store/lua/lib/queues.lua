@@ -5,6 +5,10 @@
 -- the cursor (the last delivered id) and in the sorted set `P:b:<queue>`. The head of a type is
 -- the oldest ready time among them: `P:h:<heads>` has the member iff there is such an entry (W1),
 -- and a wake is published when it appears or gets older work (W2).
+--
+-- A step that waits for one worker stands in the queue `t:<ns>:<worker>::` instead (kind "t", one type
+-- without name, returned tasks only). Its record keeps its own queue in `hh` and `hy` meanwhile, and the
+-- timer `sticky <task>` ends the wait.
 local GROUP = 'g'
 local CONSUMER = 'h'
 
@@ -74,8 +78,10 @@ local function register(heads, type_part)
   local queue = heads .. ':' .. type_part
   if redis.call('SADD', P .. ':queues', queue) == 1 then
     local kind, namespace, name, marker = string.match(heads, '^([^:]*):([^:]*):([^:]*):([^:]*)$')
-    redis.call('SADD', P .. ':nq:' .. namespace, kind .. ':' .. name)
-    redis.call('SADD', P .. ':ty:' .. task_queue(heads), marker .. ':' .. type_part)
+    if kind ~= 't' then
+      redis.call('SADD', P .. ':nq:' .. namespace, kind .. ':' .. name)
+      redis.call('SADD', P .. ':ty:' .. task_queue(heads), marker .. ':' .. type_part)
+    end
   end
 end
 
@@ -106,7 +112,7 @@ end
 local ended = {}
 
 -- Takes lease, token, ticket and queue entry off a leased task; the caller decides what becomes of it.
-local function end_lease(id, queue, entry, token, ticket)
+local function end_lease(id, queue, entry, token, ticket, session)
   if entry ~= 'b' then
     discard_entry(queue, entry)
   end
@@ -117,22 +123,28 @@ local function end_lease(id, queue, entry, token, ticket)
     ended[#ended + 1] = string.match(queue, '^(.*):[^:]*$')
     ended[#ended + 1] = ticket
   end
+  if session then
+    redis.call('SREM', P .. ':on:' .. session, id)
+  end
   -- The same poll may have been given another task since.
-  if redis.call('HGET', P .. ':held', token) == id then
+  if token and redis.call('HGET', P .. ':held', token) == id then
     redis.call('HDEL', P .. ':held', token)
   end
 end
 
-local function requeue(id, attempt, delivery)
+local function requeue(id, attempt, delivery, excluded)
   local key = P .. ':task:' .. id
-  local r = redis.call('HMGET', key, 's', 'h', 'y', 'at', 'qi', 'k', 'tm', 'tr', 'tk')
+  local r = redis.call('HMGET', key, 's', 'h', 'y', 'at', 'qi', 'k', 'tm', 'tr', 'tk', 'ss', 'ex')
   if r[1] ~= 'l' then
     return
   end
   local queue = r[2] .. ':' .. r[3]
-  end_lease(id, queue, r[5], r[6], r[9])
+  end_lease(id, queue, r[5], r[6], r[9], r[10])
   redis.call('HSET', key, 's', 'r', 'n', attempt, 'd', delivery, 'qi', 'b')
-  redis.call('HDEL', key, 'o', 'k', 'c', 'x', 'la', 'hb', 'pg', 'tr', 'tk')
+  redis.call('HDEL', key, 'o', 'k', 'c', 'x', 'la', 'hb', 'pg', 'tr', 'tk', 'ss')
+  if excluded and excluded ~= '' then
+    redis.call('HSET', key, 'ex', (r[11] or ' ') .. excluded .. ' ')
+  end
   redis.call('ZADD', P .. ':b:' .. queue, r[4], id)
   register(r[2], r[3])
   if r[8] then
@@ -145,13 +157,16 @@ end
 
 local function drop(id)
   local key = P .. ':task:' .. id
-  local r = redis.call('HMGET', key, 's', 'h', 'y', 'at', 'qi', 'k', 'tm', 'tk')
+  local r = redis.call('HMGET', key, 's', 'h', 'y', 'at', 'qi', 'k', 'tm', 'tk', 'ss', 'hh')
   if not r[1] then
     return
   end
   local queue = r[2] .. ':' .. r[3]
+  if r[10] then
+    redis.call('ZREM', P .. ':timers', 'sticky ' .. id)
+  end
   if r[1] == 'l' then
-    end_lease(id, queue, r[5], r[6], r[8])
+    end_lease(id, queue, r[5], r[6], r[8], r[9])
   else
     if r[5] == 'b' then
       redis.call('ZREM', P .. ':b:' .. queue, id)
@@ -181,4 +196,51 @@ local function extend(id, lease)
   redis.call('HSET', key, 'x', text(expires), 'hb', text(now))
   redis.call('ZADD', P .. ':leases', 'XX', text(expires), id)
   redis.call('ZADD', P .. ':lq:' .. task_queue(r[3]), 'XX', text(expires), id)
+end
+
+local function sticky_heads(namespace, worker)
+  return 't:' .. namespace .. ':' .. worker .. ':'
+end
+
+-- Puts a new step where it finds a worker soonest (R28 to R33): with `worker`, who served its flow last,
+-- for up to `wait` ms, if he is connected and nothing older than `sync` ms waits for the same type; else
+-- in its queue. `behind` says that such work waits in another partition.
+local function offer(id, run, heads, type_part, attempt, lease, timer, after, cap, body, worker, behind, sync, wait)
+  local namespace = string.match(heads, '^[^:]*:([^:]*)')
+  local head = tonumber(redis.call('ZSCORE', P .. ':h:' .. heads, type_part) or nil)
+  if worker == '' or behind == '1' or (head and head <= now - tonumber(sync))
+    or redis.call('EXISTS', P .. ':wk:' .. namespace .. ':' .. worker) == 0 then
+    enqueue(id, run, heads, type_part, attempt, lease, timer, after, cap, body)
+    return
+  end
+  local list = sticky_heads(namespace, worker)
+  redis.call('HSET', P .. ':task:' .. id, 's', 'r', 'n', attempt, 'd', '0', 'run', run, 'h', list, 'y', '',
+    'hh', heads, 'hy', type_part, 'at', text(now), 'qi', 'b', 'ls', lease, 'tm', timer, 'th', after, 'tc', cap,
+    'a', body)
+  redis.call('ZADD', P .. ':b:' .. list .. ':', text(now), id)
+  register(list, '')
+  arm('sticky ' .. id, now + tonumber(wait))
+  lower_head(list, '', now)
+  count('a', heads)
+end
+
+-- Ends the wait for one worker: the task goes to its own queue, at the place of its ready time.
+local function unstick(id, excluded)
+  local key = P .. ':task:' .. id
+  local r = redis.call('HMGET', key, 's', 'h', 'y', 'hh', 'hy', 'at', 'ex')
+  if r[1] ~= 'r' or not r[4] then
+    return
+  end
+  local list = r[2] .. ':' .. r[3]
+  redis.call('ZREM', P .. ':b:' .. list, id)
+  redis.call('ZREM', P .. ':timers', 'sticky ' .. id)
+  set_head(r[2], r[3], next_ready(list))
+  redis.call('HSET', key, 'h', r[4], 'y', r[5])
+  redis.call('HDEL', key, 'hh', 'hy')
+  if excluded and excluded ~= '' then
+    redis.call('HSET', key, 'ex', (r[7] or ' ') .. excluded .. ' ')
+  end
+  redis.call('ZADD', P .. ':b:' .. r[4] .. ':' .. r[5], r[6], id)
+  register(r[4], r[5])
+  lower_head(r[4], r[5], tonumber(r[6]))
 end

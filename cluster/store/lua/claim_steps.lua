@@ -1,0 +1,240 @@
+-- include: taking
+-- Hands out ready steps to the free slots of one node: always the oldest that any of them may take.
+--
+-- KEYS[1]  any key of the first partition (routes the script)
+-- ARGV[1]  prefix of the cluster     ARGV[2]  session of the calling node
+-- ARGV[3]  msgpack [bases, heads, type sets, groups, most tasks]
+--            bases      starts of the keys of the partitions to look into (one on a cluster)
+--            heads      heads to look at
+--            type sets  lists of encoded types
+--            groups     free slots that may take the same: [worker id, the same encoded, free slots,
+--                       wants], wants: [index of heads, index of the type set they are limited to or 0,
+--                       index of the type set they must not take or 0]; indexes count from 1
+--
+-- A task that leaves a worker out is passed over in its favour, at most 8 of a queue.
+--
+-- Returns "FENCED" when the session is buried, else [now, claims, heads left, blocked, given up]:
+--   claim       [group, base, task, attempt, delivery, handed out first at, body]
+--   heads left  [base, heads, complete, type, ready or "", ...] for each asked; "" says that the type
+--               has no work, `complete` that no other type has any
+--   blocked     [group, base, heads, type] where only tasks that leave the worker out were found
+--   given up    how many searches met too many dead entries
+-- Indexes in the reply count from 0.
+-- oom: refuse
+PREFIX = ARGV[1]
+local session = ARGV[2]
+local bases, heads_names, type_lists, groups, most = unpack(cmsgpack.unpack(ARGV[3]))
+
+local KNOWN_HEADS = 64
+local SEARCH_LIMIT = 8
+
+for _, base in ipairs(bases) do
+  if redis.call('ZSCORE', base .. ':dead', session) then
+    return 'FENCED'
+  end
+end
+
+local type_sets = {}
+for i, list in ipairs(type_lists) do
+  type_sets[i] = {}
+  for _, type_part in ipairs(list) do
+    type_sets[i][type_part] = true
+  end
+end
+
+-- ready[b][h] maps a type to its oldest ready time, or to false when it has no work;
+-- complete[b][h] says that types it does not name have none.
+local ready, complete = {}, {}
+local function look(b, h, number)
+  local flat = redis.call('ZRANGE', bases[b] .. ':h:' .. heads_names[h], 0, number - 1, 'WITHSCORES')
+  for i = 1, #flat, 2 do
+    ready[b][h][flat[i]] = tonumber(flat[i + 1])
+  end
+  complete[b][h] = #flat < 2 * number
+end
+for b in ipairs(bases) do
+  ready[b], complete[b] = {}, {}
+  for h in ipairs(heads_names) do
+    ready[b][h] = {}
+    look(b, h, KNOWN_HEADS)
+  end
+end
+
+-- Where there are more heads than were read, only a fresh look tells about the others.
+local function refresh(b, h, only, passed_over)
+  if complete[b][h] then
+    return
+  end
+  if only then
+    for i, score in ipairs(redis.call('ZMSCORE', bases[b] .. ':h:' .. heads_names[h], unpack(only))) do
+      ready[b][h][only[i]] = score and tonumber(score)
+    end
+  else
+    look(b, h, KNOWN_HEADS + passed_over)
+  end
+end
+
+local blocked, blocked_rows = {}, {}
+local function place(g, b, h, type_part)
+  return g .. ' ' .. b .. ' ' .. h .. ' ' .. type_part
+end
+
+local function oldest(g)
+  local best, best_b, best_h, best_type
+  for _, want in ipairs(groups[g][4]) do
+    local h, only, never = want[1], want[2], type_sets[want[3]]
+    for b = 1, #bases do
+      refresh(b, h, type_lists[only], never and #type_lists[want[3]] + #blocked_rows or #blocked_rows)
+      for type_part, score in pairs(ready[b][h]) do
+        if score and (not best or score < best) and (only == 0 or type_sets[only][type_part])
+          and not (never and never[type_part]) and not blocked[place(g, b, h, type_part)] then
+          best, best_b, best_h, best_type = score, b, h, type_part
+        end
+      end
+    end
+  end
+  return best, best_b, best_h, best_type
+end
+
+-- Whether the task may be handed out from this place; one that may not loses the place.
+local function alive(id, queue, entry)
+  local key = P .. ':task:' .. id
+  local r = redis.call('HMGET', key, 's', 'qi', 'h', 'y', 'run')
+  local here = r[2] == entry and r[3] .. ':' .. r[4] == queue
+  if r[1] == 'r' and here then
+    if not redis.call('HGET', P .. ':run:' .. r[5], 'c') then
+      return true
+    end
+    redis.call('DEL', key)
+    redis.call('ZREM', P .. ':timers', 'sticky ' .. id)
+  end
+  if entry == 'b' then
+    redis.call('ZREM', P .. ':b:' .. queue, id)
+  elseif not (r[1] == 'l' and here) then
+    discard_entry(queue, entry)
+  end
+  return false
+end
+
+-- The oldest returned task of a queue that the worker may have, with its ready time.
+local function search_back(queue, worker)
+  local first = redis.call('ZRANGE', P .. ':b:' .. queue, 0, SEARCH_LIMIT - 1, 'WITHSCORES')
+  local passed, dead = 0, 0
+  for i = 1, #first, 2 do
+    local excluded = redis.call('HGET', P .. ':task:' .. first[i], 'ex')
+    if not alive(first[i], queue, 'b') then
+      dead = dead + 1
+    elseif excluded and string.find(excluded, ' ' .. worker .. ' ', 1, true) then
+      passed = passed + 1
+    else
+      return first[i], tonumber(first[i + 1]), passed, dead
+    end
+  end
+  return nil, nil, passed, dead
+end
+
+local function next_new(queue)
+  local cursor = redis.call('HGET', P .. ':cur', queue)
+  local entry = redis.call('XRANGE', P .. ':q:' .. queue, cursor and '(' .. cursor or '-', '+', 'COUNT', 1)[1]
+  return entry and tonumber(entry[2][4])
+end
+
+-- Task and entry for the worker; or nil and whether the queue holds only what leaves him out, and
+-- whether too many dead entries were in the way.
+local function take_for(worker, queue)
+  local id, score, passed, dead = search_back(queue, worker)
+  local fresh = next_new(queue)
+  if fresh and not (id and score <= fresh) then
+    for _ = 1, SEARCH_LIMIT do
+      local new, entry = take_new(queue)
+      if not new then
+        break
+      end
+      if alive(new, queue, entry) then
+        return new, entry
+      end
+      dead = dead + 1
+    end
+  end
+  if id then
+    redis.call('ZREM', P .. ':b:' .. queue, id)
+    return id, 'b'
+  end
+  return nil, nil, passed > 0 and dead == 0, dead >= SEARCH_LIMIT
+end
+
+local function hand_out(id, entry, worker)
+  local key = P .. ':task:' .. id
+  redis.call('HSET', key, 's', 'l', 'o', worker, 'ss', session, 'la', text(now), 'qi', entry)
+  redis.call('HSETNX', key, 'fa', text(now))
+  local r = redis.call('HMGET', key, 'tm', 'th', 'tc', 'hh', 'hy', 'h')
+  if r[4] then
+    redis.call('HSET', key, 'h', r[4], 'y', r[5])
+    redis.call('HDEL', key, 'hh', 'hy')
+    redis.call('ZREM', P .. ':timers', 'sticky ' .. id)
+  end
+  redis.call('SADD', P .. ':on:' .. session, id)
+  count('d', r[4] or r[6])
+  start_clock(key, r[1], r[2], r[3])
+end
+
+local announced, given_up = false, 0
+local claims = {}
+
+-- Serves the slot whose work is oldest; false when no free slot can do anything more.
+local function serve()
+  local score, g, b, h, type_part
+  for candidate, group in ipairs(groups) do
+    if group[3] > 0 then
+      local found, found_b, found_h, found_type = oldest(candidate)
+      if found and (not score or found < score) then
+        score, g, b, h, type_part = found, candidate, found_b, found_h, found_type
+      end
+    end
+  end
+  if not score then
+    return false
+  end
+  if not announced then
+    announced = true
+    redis.call('SETRANGE', bases[1] .. ':touch', 0, '')
+  end
+  P = bases[b]
+  local queue = heads_names[h] .. ':' .. type_part
+  local id, entry, only_excluding, too_many_dead = take_for(groups[g][2], queue)
+  local following = next_ready(queue)
+  set_head(heads_names[h], type_part, following)
+  ready[b][h][type_part] = following or false
+  if id then
+    hand_out(id, entry, groups[g][1])
+    groups[g][3] = groups[g][3] - 1
+    local r = redis.call('HMGET', P .. ':task:' .. id, 'n', 'd', 'fa', 'a')
+    claims[#claims + 1] = { g - 1, b - 1, id, r[1], r[2], r[3], r[4] }
+  elseif only_excluding or too_many_dead then
+    blocked[place(g, b, h, type_part)] = true
+    if following then
+      blocked_rows[#blocked_rows + 1] = { g - 1, b - 1, h - 1, type_part }
+    end
+    given_up = given_up + (too_many_dead and 1 or 0)
+  end
+  return true
+end
+
+for _ = 1, 2 * most do
+  if #claims >= most or not serve() then
+    break
+  end
+end
+
+local left = {}
+for b = 1, #bases do
+  for h = 1, #heads_names do
+    local row = { b - 1, h - 1, complete[b][h] and 1 or 0 }
+    for type_part, score in pairs(ready[b][h]) do
+      row[#row + 1] = type_part
+      row[#row + 1] = score and text(score) or ''
+    end
+    left[#left + 1] = row
+  end
+end
+return { text(now), claims, left, blocked_rows, given_up }

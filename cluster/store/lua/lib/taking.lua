@@ -1,0 +1,51 @@
+-- include: queues
+-- Takes entries out of the streams of the partition `P`, for the scripts that hand tasks out.
+local function next_entry(stream)
+  local reply = redis.pcall('XREADGROUP', 'GROUP', GROUP, CONSUMER, 'COUNT', 1, 'STREAMS', stream, '>')
+  if reply and reply.err then
+    if string.find(reply.err, 'NOGROUP', 1, true) ~= 1 or redis.call('EXISTS', stream) == 0 then
+      return nil
+    end
+    -- A lost group starts over: entries of leased tasks come by again and are recognised.
+    redis.call('XGROUP', 'CREATE', stream, GROUP, '0')
+    reply = redis.call('XREADGROUP', 'GROUP', GROUP, CONSUMER, 'COUNT', 1, 'STREAMS', stream, '>')
+  end
+  return reply and reply[1] and reply[1][2][1]
+end
+
+-- Task and entry of the next new work in a queue, which counts as delivered from now on; or nil.
+local function take_new(queue)
+  local stream = P .. ':q:' .. queue
+  local read = next_entry(stream)
+  if not read then
+    -- Everything in the stream was delivered, so the cursor stands at its end.
+    local last = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
+    if last then
+      redis.call('HSET', P .. ':cur', queue, last[1])
+    end
+    return nil
+  end
+  redis.call('HSET', P .. ':cur', queue, read[1])
+  return read[2][2], read[1]
+end
+
+-- Sets the timer of a task that is handed out now; what it was set to comes back with the task.
+local function start_clock(key, timer, after, cap)
+  if timer == '' then
+    return
+  end
+  local waiting = redis.call('ZSCORE', P .. ':timers', timer)
+  if waiting then
+    redis.call('HSET', key, 'tr', text(tonumber(waiting)))
+  end
+  after, cap = tonumber(after), tonumber(cap)
+  local due = after > 0 and now + after or cap
+  if cap > 0 and cap < due then
+    due = cap
+  end
+  if due > 0 then
+    arm(timer, due)
+  else
+    redis.call('ZREM', P .. ':timers', timer)
+  end
+end
