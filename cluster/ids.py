@@ -45,7 +45,6 @@ class TaskKind(StrEnum):
     WORKFLOW = "w"
     ACTIVITY = "a"
     STEP = "s"
-    STEP = "s"
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,8 +88,8 @@ Cluster-wide keys (one slot each):
 ``{w.<ns>}:fleet``  zset    ``:<queue>``: workers of one queue by last heartbeat (ms); likewise
 ``{w.<ns>}:cohort`` hash    ``<queue>:<build>`` -> drain intent, JSON; operator's record
 ``{w.<ns>}:drain``  set     workers that were told that their cohort drains; until deregistered
-``{w.<ns>}:on``     set     ``:<worker>``: sessions of the nodes where a worker has any streams; until they end
-``{w.<ns>}:no``     set     ``:<worker>``: what a worker declined as unsupported; until its last stream ends
+``{w.<ns>}:on``     set     ``:<worker>``: sessions of the nodes where it has streams; until they end
+``{w.<ns>}:no``     set     ``:<worker>``: what it declined as unsupported; until its last stream ends
 ``poll:<hash>``     string  idempotent poll in flight or its result; TTL
 ``receipt:<hash>``  string  deregistration receipt; TTL 600 s
 ``probe:<random>``  string  readiness probe; TTL 10 s
