@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from nodes.api import activity_tasks, discovery, namespaces, queries, workers, workflow_tasks, workflows
+from nodes.api import (
+    activity_tasks,
+    build_ids,
+    discovery,
+    namespaces,
+    queries,
+    schedules,
+    search_attributes,
+    worker_fleet,
+    workers,
+    workflow_tasks,
+    workflows,
+)
 from nodes.api.call import Call
 from nodes.api.metrics import CONTENT_TYPE
 from nodes.api.routes import ADMINS, ANYONE, OPERATORS, WORKERS, Handler, Plane, Reply, Role, Route
@@ -24,6 +36,10 @@ def _namespaces(method: str, path: str, roles: frozenset[Role], handler: Handler
 
 def _workflows(method: str, path: str, operation: str, handler: Handler) -> Route:
     return Route(method, f"/api/workflows{path}", Plane.CONTROL, handler, OPERATORS, operation=operation)
+
+
+def _control(method: str, path: str, roles: frozenset[Role], handler: Handler) -> Route:
+    return Route(method, f"/api/{path}", Plane.CONTROL, handler, roles)
 
 
 def _worker(method: str, path: str, handler: Handler, *, polls: bool = False) -> Route:
@@ -54,6 +70,25 @@ ROUTES: Final = (
     _workflows("GET", "/{workflow_id}/runs/{run_id}/history", "history", workflows.history),
     _workflows("POST", "/{workflow_id}/query/{query_name}", "query", queries.query),
     _workflows("POST", "/{workflow_id}/runs/{run_id}/query/{query_name}", "query", queries.query),
+    _control("GET", "workers", OPERATORS, worker_fleet.list_workers),
+    _control("GET", "workers/{worker_id}", OPERATORS, worker_fleet.describe_worker),
+    _control("DELETE", "workers/{worker_id}", ADMINS, worker_fleet.deregister_worker),
+    _control("GET", "task-queues/{task_queue}/build-ids", OPERATORS, build_ids.list_build_ids),
+    _control("POST", "task-queues/{task_queue}/build-ids/drain", OPERATORS, build_ids.drain),
+    _control("POST", "task-queues/{task_queue}/build-ids/resume", OPERATORS, build_ids.resume),
+    _control("GET", "/schedules", OPERATORS, schedules.list_schedules),
+    _control("POST", "/schedules", OPERATORS, schedules.create),
+    _control("GET", "/schedules/{schedule_id}", OPERATORS, schedules.describe),
+    _control("PUT", "/schedules/{schedule_id}", OPERATORS, schedules.update),
+    _control("DELETE", "/schedules/{schedule_id}", OPERATORS, schedules.delete),
+    _control("POST", "/schedules/{schedule_id}/pause", OPERATORS, schedules.pause),
+    _control("POST", "/schedules/{schedule_id}/resume", OPERATORS, schedules.resume),
+    _control("POST", "/schedules/{schedule_id}/trigger", OPERATORS, schedules.trigger),
+    _control("POST", "/schedules/{schedule_id}/backfill", OPERATORS, schedules.backfill),
+    _control("GET", "/schedules/{schedule_id}/history", OPERATORS, schedules.history),
+    _control("GET", "/search-attributes", OPERATORS, search_attributes.list_attributes),
+    _control("POST", "/search-attributes", OPERATORS, search_attributes.define),
+    _control("DELETE", "/search-attributes/{name}", OPERATORS, search_attributes.remove),
     _worker("POST", "register", workers.register),
     _worker("POST", "heartbeat", workers.heartbeat),
     _worker("POST", "registrations/{worker_id}/deregister", workers.deregister),

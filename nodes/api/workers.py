@@ -17,6 +17,7 @@ from nodes.api.routes import Reply
 _MAX_TYPES = 2_000
 _MAX_SLOTS = 1_000_000
 _LONGEST_INTERVAL = 3_600
+_MAX_VITALS = 64
 
 _Types = Annotated[list[ShortText] | None, MaxLen(_MAX_TYPES)]
 _Slots = Annotated[Annotated[int, Ge(1), Le(_MAX_SLOTS)] | None, Integer]
@@ -52,10 +53,14 @@ class _Register(Fields):
     capabilities: Any = None
     workflow_command_contracts: Any = None
     heartbeat_interval_seconds: Any = None
+    task_slots: Any = None
+    process_metrics: Any = None
 
 
 class _Heartbeat(Fields):
     worker_id: ShortText
+    task_slots: Any = None
+    process_metrics: Any = None
 
 
 class _Deregister(Fields):
@@ -82,6 +87,21 @@ def _contracts(given: Any) -> dict[str, Any]:
     return {name: contract for name, contract in given.items() if isinstance(contract, dict)}
 
 
+def _vitals(task_slots: Any, process_metrics: Any) -> dict[str, Any]:
+    """Numbers and short texts about the process; anything else in them is ignored."""
+    given = {"task_slots": task_slots, "process_metrics": process_metrics}
+    return {name: _scalars(value) for name, value in given.items() if isinstance(value, dict)}
+
+
+def _scalars(given: dict[str, Any]) -> dict[str, Any]:
+    pairs = list(given.items())[:_MAX_VITALS]
+    return {
+        name: value
+        for name, value in pairs
+        if isinstance(value, int | float) or (isinstance(value, str) and len(value) <= 255)
+    }
+
+
 def _interval(given: Any) -> int | None:
     return given if isinstance(given, int) and 0 < given <= _LONGEST_INTERVAL else None
 
@@ -106,6 +126,7 @@ async def register(call: Call) -> Reply:
             capabilities=_capabilities(body.capabilities),
             command_contracts=_contracts(body.workflow_command_contracts),
             heartbeat_interval_seconds=_interval(body.heartbeat_interval_seconds),
+            vitals=_vitals(body.task_slots, body.process_metrics),
         )
     )
     return Reply(
@@ -121,8 +142,11 @@ async def register(call: Call) -> Reply:
 
 async def heartbeat(call: Call) -> Reply:
     """``POST /api/worker/heartbeat``."""
-    worker_id = call.fields(_Heartbeat).worker_id
-    await call.node.workers.heartbeat(call.namespace, worker_id)
+    body = call.fields(_Heartbeat)
+    worker_id = body.worker_id
+    await call.node.workers.heartbeat(
+        call.namespace, worker_id, _vitals(body.task_slots, body.process_metrics)
+    )
     return Reply({"worker_id": worker_id, "acknowledged": True, **_cadence(call.node.settings)})
 
 
