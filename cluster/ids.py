@@ -10,7 +10,6 @@ run                   ULID                       ``01KB8M3V6T5Q0Z9W2N4X7C1D0G``
 workflow task         run ``-w`` index           ``01KB…0G-w3``
 activity              run ``-a`` step            ``01KB…0G-a5`` (its task has the same id)
 activity attempt      activity ``-`` n ``.`` d   ``01KB…0G-a5-2.0``
-step                  run ``-s`` index           ``01KB…0G-s7``
 step of a flow        run ``-s`` index           ``01KB…0G-s7`` (its task has the same id)
 step attempt          step, method, ``-`` n.d    ``01KB…0G-s7e-2.0`` (``w`` wait_for, ``e`` execute)
 timer                 run ``-t`` step            ``01KB…0G-t6``
