@@ -39,7 +39,7 @@ def _workflows(method: str, path: str, operation: str, handler: Handler) -> Rout
 
 
 def _control(method: str, path: str, roles: frozenset[Role], handler: Handler) -> Route:
-    return Route(method, f"/api/{path}", Plane.CONTROL, handler, roles)
+    return Route(method, f"/api{path}", Plane.CONTROL, handler, roles)
 
 
 def _worker(method: str, path: str, handler: Handler, *, polls: bool = False) -> Route:
