@@ -34,6 +34,9 @@ from cluster.queries.broker import QueryBroker
 from cluster.queries.polls import QueryPolls
 from cluster.queues.matcher import Matcher
 from cluster.queues.polls import Polls
+from cluster.schedules.names import FIRE_TIMER, FREED_TIMER
+from cluster.schedules.schedules import Schedules
+from cluster.search_attributes import SearchAttributes
 from cluster.settings.origins import DEFAULT
 from cluster.settings.schema import Settings
 from cluster.store.checks import check_server, watch_server
@@ -80,6 +83,8 @@ class Node:
     polls: Polls
     keeper: Keeper
     due: DueWork
+    schedules: Schedules
+    search_attributes: SearchAttributes
     stopping: bool = False
 
 
@@ -114,7 +119,9 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
         leases = LeaseTimes(settings.workflow_task_timeout * 1000, settings.activity_task_timeout * 1000)
         limits = Limits(pending_activity_count=settings.max_pending_activities)
         engine = Engine(store, clock, runs, leases=leases, limits=limits, random=random)
-        due = DueWork(store, engine)
+        namespaces = NamespaceStore(store, clock.now_ms, settings.history_retention_days)
+        schedules = Schedules(store, clock, namespaces, runs, leases=leases, random=random)
+        due = DueWork(store, engine, {FIRE_TIMER: schedules.fire, FREED_TIMER: schedules.freed})
         times = KeeperTimes(resync=settings.matching.heads_resync_interval or float("inf"))
         admission = LimitStore(store, settings)
         gate = Gate(store, admission)
@@ -144,7 +151,7 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
             store=store,
             clock=clock,
             membership=membership,
-            namespaces=NamespaceStore(store, clock.now_ms, settings.history_retention_days),
+            namespaces=namespaces,
             workers=WorkerStore(store, clock.now_ms),
             fleet=Fleet(store, clock.now_ms, settings.worker_stale_after_seconds * 1000),
             cohorts=Cohorts(store),
@@ -164,6 +171,8 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
             polls=Polls(store, matcher, runs, gate, session=lambda: membership.incarnation),
             keeper=keeper,
             due=due,
+            schedules=schedules,
+            search_attributes=SearchAttributes(store, settings.max_search_attributes),
         )
         await node.namespaces.watch()
         await node.workers.watch()

@@ -12,6 +12,8 @@ from cluster.namespaces import NamespaceStore
 from cluster.queries.broker import QueryBroker
 from cluster.queries.polls import QueryPolls
 from cluster.queues.polls import Polls
+from cluster.schedules.schedules import Schedules
+from cluster.search_attributes import SearchAttributes
 from cluster.settings.schema import Settings
 from cluster.store.store import Store
 from cluster.workers import WorkerStore
@@ -45,6 +47,10 @@ class NodePort(Protocol):
     def engine(self) -> Engine: ...
     @property
     def polls(self) -> Polls: ...
+    @property
+    def schedules(self) -> Schedules: ...
+    @property
+    def search_attributes(self) -> SearchAttributes: ...
 
     @property
     def stopping(self) -> bool:

@@ -39,7 +39,7 @@ def _workflows(method: str, path: str, operation: str, handler: Handler) -> Rout
 
 
 def _control(method: str, path: str, roles: frozenset[Role], handler: Handler) -> Route:
-    return Route(method, f"/api{path}", Plane.CONTROL, handler, roles)
+    return Route(method, f"/api/{path}", Plane.CONTROL, handler, roles)
 
 
 def _worker(method: str, path: str, handler: Handler, *, polls: bool = False) -> Route:
@@ -76,19 +76,19 @@ ROUTES: Final = (
     _control("GET", "task-queues/{task_queue}/build-ids", OPERATORS, build_ids.list_build_ids),
     _control("POST", "task-queues/{task_queue}/build-ids/drain", OPERATORS, build_ids.drain),
     _control("POST", "task-queues/{task_queue}/build-ids/resume", OPERATORS, build_ids.resume),
-    _control("GET", "/schedules", OPERATORS, schedules.list_schedules),
-    _control("POST", "/schedules", OPERATORS, schedules.create),
-    _control("GET", "/schedules/{schedule_id}", OPERATORS, schedules.describe),
-    _control("PUT", "/schedules/{schedule_id}", OPERATORS, schedules.update),
-    _control("DELETE", "/schedules/{schedule_id}", OPERATORS, schedules.delete),
-    _control("POST", "/schedules/{schedule_id}/pause", OPERATORS, schedules.pause),
-    _control("POST", "/schedules/{schedule_id}/resume", OPERATORS, schedules.resume),
-    _control("POST", "/schedules/{schedule_id}/trigger", OPERATORS, schedules.trigger),
-    _control("POST", "/schedules/{schedule_id}/backfill", OPERATORS, schedules.backfill),
-    _control("GET", "/schedules/{schedule_id}/history", OPERATORS, schedules.history),
-    _control("GET", "/search-attributes", OPERATORS, search_attributes.list_attributes),
-    _control("POST", "/search-attributes", OPERATORS, search_attributes.define),
-    _control("DELETE", "/search-attributes/{name}", OPERATORS, search_attributes.remove),
+    _control("GET", "schedules", OPERATORS, schedules.list_schedules),
+    _control("POST", "schedules", OPERATORS, schedules.create),
+    _control("GET", "schedules/{schedule_id}", OPERATORS, schedules.describe),
+    _control("PUT", "schedules/{schedule_id}", OPERATORS, schedules.update),
+    _control("DELETE", "schedules/{schedule_id}", OPERATORS, schedules.delete),
+    _control("POST", "schedules/{schedule_id}/pause", OPERATORS, schedules.pause),
+    _control("POST", "schedules/{schedule_id}/resume", OPERATORS, schedules.resume),
+    _control("POST", "schedules/{schedule_id}/trigger", OPERATORS, schedules.trigger),
+    _control("POST", "schedules/{schedule_id}/backfill", OPERATORS, schedules.backfill),
+    _control("GET", "schedules/{schedule_id}/history", OPERATORS, schedules.history),
+    _control("GET", "search-attributes", OPERATORS, search_attributes.list_attributes),
+    _control("POST", "search-attributes", OPERATORS, search_attributes.define),
+    _control("DELETE", "search-attributes/{name}", OPERATORS, search_attributes.remove),
     _worker("POST", "register", workers.register),
     _worker("POST", "heartbeat", workers.heartbeat),
     _worker("POST", "registrations/{worker_id}/deregister", workers.deregister),

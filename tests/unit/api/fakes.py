@@ -149,6 +149,8 @@ class FakeNode:
     settings: Settings
     store: MemoryStore = field(default_factory=MemoryStore)
     engine: FakeEngine = field(default_factory=FakeEngine)
+    schedules: FakeEngine = field(default_factory=FakeEngine)
+    search_attributes: FakeEngine = field(default_factory=FakeEngine)
     polls: FakePolls = field(default_factory=FakePolls)
     stopping: bool = False
 
