@@ -1,0 +1,245 @@
+"""What is due happens once, in time and never early, whoever does it."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import orjson
+import pytest
+import trio
+
+from cluster.errors import StoreUnavailable
+from cluster.ids import TaskKind, partition_of_run
+from cluster.queues.claims import PeekReply
+from cluster.queues.model import ActivityTask, WorkflowTask
+from cluster.store.store import Store
+from cluster.store.transaction import Transaction
+from cluster.upkeep.keeper import Keeper
+from cluster.workflows.engine import StartRequest
+from cluster.workflows.planning import DROPS_AT_ONCE, LeaseTimes
+from tests.cluster.nodes import PartialNode, hold, open_nodes, poll_request
+from tests.cluster.queues.lab import Lab
+from tests.waiting import eventually
+
+
+async def start(node: PartialNode, commands: list[dict[str, Any]], workflow_id: str = "one") -> str:
+    """Start a workflow whose first task answers with ``commands``; returns the run id."""
+    started = await node.engine.start(StartRequest("ns", "Flow", "q", workflow_id=workflow_id))
+    task = (await node.polls.poll(poll_request(kind=TaskKind.WORKFLOW))).task
+    assert isinstance(task, WorkflowTask)
+    await node.engine.complete_workflow_task("ns", task.task_id, "w", task.attempt, commands)
+    return started.info.run_id
+
+
+async def events(node: PartialNode, run_id: str, workflow_id: str = "one") -> list[Any]:
+    page = await node.engine.history("ns", workflow_id, run_id, page_size=10_000, token=None)
+    return [orjson.loads(event) for event in page.events]
+
+
+async def fired(node: PartialNode, run_id: str) -> list[Any]:
+    return [event for event in await events(node, run_id) if event["event_type"] == "TimerFired"]
+
+
+async def has_fired(node: PartialNode, run_id: str) -> bool:
+    return bool(await fired(node, run_id))
+
+
+async def the_timer(store: Store) -> tuple[int, str, int]:
+    """The only timer there is: partition, name, due time."""
+    found = []
+    for partition in range(store.keys.partitions):
+        row = await store.call("ZRANGE", store.keys.timers(partition), 0, -1, "WITHSCORES")
+        found += [(partition, row[i].decode(), int(float(row[i + 1]))) for i in range(0, len(row), 2)]
+    (timer,) = found
+    return timer
+
+
+async def test_a_timer_is_never_fired_early_and_once_by_many(store: Store) -> None:
+    async with open_nodes(store, 3) as nodes:
+        run_id = await start(nodes[0], [{"type": "start_timer", "delay_seconds": 1}])
+        partition, timer, due_ms = await the_timer(store)
+        while nodes[0].clock.now_ms() < due_ms - 20:
+            for node in nodes:
+                await node.due.run(partition)
+                await node.engine.timer_due(timer, due_ms)
+            assert await fired(nodes[0], run_id) == []
+        with trio.fail_after(5):
+            while not await fired(nodes[0], run_id):
+                async with trio.open_nursery() as nursery:
+                    for node in nodes:
+                        for _ in range(5):
+                            nursery.start_soon(node.due.run, partition)
+                            nursery.start_soon(node.engine.timer_due, timer, due_ms)
+        (event,) = await fired(nodes[0], run_id)
+        scheduled = next(e for e in await events(nodes[0], run_id) if e["event_type"] == "TimerScheduled")
+        assert event["payload"]["fired_at"] >= scheduled["payload"]["fire_at"]
+        assert [node.due.failures for node in nodes] == [0, 0, 0]
+        for node in nodes:
+            await node.due.run(partition)
+        assert len(await fired(nodes[0], run_id)) == 1
+
+
+async def test_a_keeper_is_in_time(store: Store) -> None:
+    async with open_nodes(store, 1) as (node,), trio.open_nursery() as nursery:
+        keeper = Keeper(store, node.clock, node.due, Random(1))
+        await nursery.start(keeper.run)
+        for partition in range(16):
+            nursery.start_soon(keeper.housekeep, await hold(store, partition))
+        await eventually(lambda: all(nap.scope is not None for nap in keeper._naps.values()))
+        run_id = await start(node, [{"type": "start_timer", "delay_seconds": 1}])
+        _, _, due_ms = await the_timer(store)
+        await eventually(lambda: has_fired(node, run_id), within=5)
+        assert node.clock.now_ms() - due_ms < 400
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_nudge_during_the_work_is_not_lost(valkey_store: Store) -> None:
+    async with open_nodes(valkey_store, 1) as (node,), trio.open_nursery() as nursery:
+        keeper = Keeper(valkey_store, node.clock, node.due, Random(1))
+        entered, go_on, runs = trio.Event(), trio.Event(), 0
+        run = node.due.run
+
+        async def slowly(partition: int) -> object:
+            nonlocal runs
+            runs += 1
+            report = await run(partition)
+            entered.set()
+            await go_on.wait()
+            return report
+
+        node.due.run = slowly  # type: ignore[method-assign,assignment]
+        nursery.start_soon(keeper.housekeep, await hold(valkey_store, 3))
+        await entered.wait()
+        keeper.nudge(3, node.clock.now_ms() - 1)
+        go_on.set()
+        await eventually(lambda: runs == 2, within=2)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_partition_that_nobody_holds_is_helped(store: Store) -> None:
+    helpers: list[Keeper] = []
+
+    def peeked(reply: PeekReply) -> None:
+        for helper in helpers:
+            helper.on_peek(reply)
+
+    async with (
+        open_nodes(store, 2, peek_seconds=0.1, on_peek=peeked) as nodes,
+        trio.open_nursery() as nursery,
+    ):
+        helpers += [Keeper(store, node.clock, node.due, Random(1)) for node in nodes]
+        for helper in helpers:
+            await nursery.start(helper.run)
+        run_id = await start(nodes[0], [{"type": "start_timer", "delay_seconds": 1}])
+        _, _, due_ms = await the_timer(store)
+        await eventually(lambda: has_fired(nodes[0], run_id))
+        assert 900 < nodes[0].clock.now_ms() - due_ms < 2_500
+        assert len(await fired(nodes[0], run_id)) == 1
+        await eventually(lambda: sum(helper.counters.overdue for helper in helpers) >= 1)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_probe_sees_a_lapsed_lease_at_once(store: Store) -> None:
+    async with open_nodes(store, 2, leases=LeaseTimes(workflow_ms=100, activity_ms=100)) as nodes:
+        await nodes[0].engine.start(StartRequest("ns", "Flow", "q", workflow_id="one"))
+        task = (await nodes[0].polls.poll(poll_request(kind=TaskKind.WORKFLOW))).task
+        assert isinstance(task, WorkflowTask)
+        probe = poll_request("v", kind=TaskKind.WORKFLOW, timeout=0)
+        assert (await nodes[1].polls.poll(probe)).task is None
+        await eventually(lambda: nodes[1].clock.now_ms() > task.lease_expires_at_ms)
+        again = (await nodes[1].polls.poll(probe)).task
+        assert isinstance(again, WorkflowTask)
+        assert (again.task_id, again.attempt, again.owner) == (task.task_id, 2, "v")
+
+
+async def test_a_parked_poll_gets_what_lapsed(store: Store) -> None:
+    async with open_nodes(store, 1, leases=LeaseTimes(workflow_ms=50)) as (node,):
+        await node.engine.start(StartRequest("ns", "Flow", "q", workflow_id="one"))
+        task = (await node.polls.poll(poll_request(kind=TaskKind.WORKFLOW))).task
+        assert isinstance(task, WorkflowTask)
+        partition = partition_of_run(task.info.run_id)
+        assert partition is not None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(node.polls.poll, poll_request("v", kind=TaskKind.WORKFLOW))
+            await eventually(lambda: node.polls.parked == 1)
+            with trio.fail_after(5):
+                while node.polls.parked:
+                    await node.due.run(partition)
+                    await trio.sleep(0.01)
+
+
+async def test_the_tasks_of_a_closed_run_go_in_chunks(store: Store) -> None:
+    number = 3 * DROPS_AT_ONCE + 7
+    lab = Lab(store)
+    async with open_nodes(store, 2) as nodes:
+        steps = [{"type": "schedule_activity", "activity_type": f"s{n % 3}"} for n in range(number)]
+        run_id = await start(nodes[0], [*steps, {"type": "start_timer", "delay_seconds": 0}])
+        partition = partition_of_run(run_id)
+        assert partition is not None
+        assert (await nodes[0].polls.poll(poll_request())).task is not None
+        task = (await nodes[0].polls.poll(poll_request(kind=TaskKind.WORKFLOW))).task
+        assert isinstance(task, WorkflowTask)
+        done = [{"type": "complete_workflow"}]
+        await nodes[1].engine.complete_workflow_task("ns", task.task_id, "w", task.attempt, done)
+        dropped_steps = DROPS_AT_ONCE - 1  # the workflow task is one of the first
+        assert len(await lab.audit(partition)) == number - dropped_steps
+        assert await store.call("LLEN", store.keys.work(partition)) == 3
+        probed = await nodes[1].polls.poll(poll_request(timeout=0))
+        assert probed.task is None
+        for chunks_left in (2, 1, 0):
+            async with trio.open_nursery() as nursery:
+                for node in nodes:
+                    nursery.start_soon(node.due.run, partition)
+            assert await store.call("LLEN", store.keys.work(partition)) <= chunks_left
+        assert await lab.audit(partition) == {}
+        assert await store.call("EXISTS", store.keys.work(partition)) == 0
+
+
+async def test_one_bad_run_holds_up_nobody(store: Store) -> None:
+    async with open_nodes(store, 1) as (node,):
+        run_id = await start(node, [{"type": "start_timer", "delay_seconds": 1}])
+        partition, _, due_ms = await the_timer(store)
+        lab = Lab(store)
+        bad = await lab.new_run(partition)
+        tx = Transaction(partition)
+        tx.arm(f"{bad} t1", due_ms - 10)
+        await store.commit(tx)
+        with trio.fail_after(5):
+            while not await fired(node, run_id):
+                report = await node.due.run(partition)
+                await trio.sleep(0.02)
+        assert report.failed == 1
+        assert await lab.scores(store.keys.timers(partition)) == {f"{bad} t1": due_ms - 10}
+
+
+async def test_a_store_error_of_chunked_work_is_raised_as_it_is(
+    valkey_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unavailable(tx: Transaction) -> bool:
+        raise StoreUnavailable("away")
+
+    async with open_nodes(valkey_store, 1) as (node,):
+        await valkey_store.call("RPUSH", valkey_store.keys.work(2), b'{"drop":["x"]}')
+        with monkeypatch.context() as patch:
+            patch.setattr(valkey_store, "commit", unavailable)
+            with pytest.raises(StoreUnavailable):
+                await node.due.run(2)
+
+
+async def test_a_lapsed_activity_comes_back_as_the_next_attempt(store: Store) -> None:
+    async with open_nodes(store, 2, leases=LeaseTimes(activity_ms=50)) as nodes:
+        await start(nodes[0], [{"type": "schedule_activity", "activity_type": "step"}])
+        task = (await nodes[0].polls.poll(poll_request())).task
+        assert isinstance(task, ActivityTask)
+        partition = partition_of_run(task.task_id.partition("-")[0])
+        assert partition is not None
+        await eventually(lambda: nodes[0].clock.now_ms() > task.lease_expires_at_ms)
+        async with trio.open_nursery() as nursery:
+            for node in nodes:
+                for _ in range(3):
+                    nursery.start_soon(node.due.run, partition)
+        again = (await nodes[1].polls.poll(poll_request("v"))).task
+        assert isinstance(again, ActivityTask)
+        assert (again.task_id, again.attempt) == (task.task_id, 2)
+        assert [node.due.failures for node in nodes] == [0, 0]
