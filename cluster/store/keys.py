@@ -20,6 +20,7 @@ key                 type    holds; lifetime
 ``P:ch:<run>:<ch>`` list    messages of a channel that no step has consumed; until the run closes
 ``P:flows:<ns>``    zset    runs of flows of a namespace by start time (ms); retention
 ``P:fclosed:<ns>``  zset    closed runs of flows by close time (ms); retention
+``P:failing:<ns>``  zset    open runs whose workflow task fails, by failures in a row; until it succeeds
 ``P:task:<task>``   hash    task record: the truth about one task; until the task ends
 ``P:q:<queue>``     stream  undelivered and leased entries of one queue; compacted when idle
 ``P:b:<queue>``     zset    returned tasks by original ready time; vanishes when empty
@@ -92,6 +93,7 @@ Cluster-wide keys (one slot each):
 ``{w.<ns>}:no``     set     ``:<worker>``: what it declined as unsupported; until its last stream ends
 ``poll:<hash>``     string  idempotent poll in flight or its result; TTL
 ``receipt:<hash>``  string  deregistration receipt; TTL 600 s
+``turn:<what>:<ns>``  string  something was done for a namespace lately; TTL
 ``probe:<random>``  string  readiness probe; TTL 10 s
 ==================  ======  ==============================================================
 """
@@ -194,6 +196,9 @@ class Keys:
 
     def closed_flows(self, partition: int, namespace: str) -> str:
         return f"{self.base(partition)}:fclosed:{encode(namespace)}"
+
+    def failing(self, partition: int, namespace: str) -> str:
+        return f"{self.base(partition)}:failing:{encode(namespace)}"
 
     def task(self, partition: int, task_id: str) -> str:
         return f"{self.base(partition)}:task:{task_id}"
@@ -313,6 +318,10 @@ class Keys:
     def receipt(self, digest: str) -> str:
         return f"{self.prefix}:receipt:{digest}"
 
+    def turn(self, what: str, namespace: str) -> str:
+        """Whoever sets this does ``what`` for the namespace; nobody else until it expires."""
+        return f"{self.prefix}:turn:{what}:{encode(namespace)}"
+
     def probe(self, random: str) -> str:
         return f"{self.prefix}:probe:{random}"
 
@@ -345,6 +354,10 @@ class Keys:
     def rpc_channel(self, session: str) -> str:
         """Talk between nodes about RPCs; message JSON."""
         return f"{self.prefix}:rpc:{session}"
+
+    def events_channel(self, run_id: str) -> str:
+        """A watched run changed; the message is empty."""
+        return f"{self.prefix}:events:{run_id}"
 
     def due_channel(self) -> str:
         """A timer, lease or work item became the earliest; message ``<partition> <due ms>``."""

@@ -83,8 +83,23 @@ def plan(
         tx.redis("ZADD", closed, state.closed_at_us // 1000, info.run_id)
         if info.schedule_id is not None:
             tx.arm(freed_timer(info.namespace, info.schedule_id), state.closed_at_us // 1000)
+    _count_failures(tx, keys, run, changes)
     tx.frees = run.version > 0 and not any(isinstance(e, ReadyActivityTask) for e in changes.effects)
     return len(encoded) + sum(len(value) for value in fields.values() if isinstance(value, bytes))
+
+
+def _count_failures(tx: Transaction, keys: Keys, run: Run, changes: Changes) -> None:
+    """Keep the index of runs whose workflow task fails again and again."""
+    before, after = run.state.task_failures, changes.state.task_failures
+    if changes.state.status.closed:
+        after = 0
+    if before == after:
+        return
+    key = keys.failing(tx.partition, run.info.namespace)
+    if after:
+        tx.redis("ZADD", key, after, run.info.run_id)
+    else:
+        tx.redis("ZREM", key, run.info.run_id)
 
 
 def _append_events(tx: Transaction, keys: Keys, run: Run, changes: Changes) -> None:

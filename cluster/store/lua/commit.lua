@@ -108,11 +108,13 @@ end
 
 local function apply(tx)
   local ring, request_id = tx[1], tx[2]
+  local watched_until
   if ring ~= '' then
-    local ids = redis.call('HGET', ring, 'rids')
-    if ids and string.find(ids, request_id, 1, true) then
+    local known = redis.call('HMGET', ring, 'rids', 'watch')
+    if known[1] and string.find(known[1], request_id, 1, true) then
       return { 2 }
     end
+    watched_until = tonumber(known[2] or nil)
   end
   for index, c in ipairs(tx[3]) do
     local holds, actual = conditions[c[1]](c)
@@ -132,6 +134,9 @@ local function apply(tx)
   end
   if ring ~= '' then
     remember(ring, request_id)
+    if watched_until and watched_until > now then
+      redis.call('PUBLISH', PREFIX .. ':events:' .. string.match(ring, ':run:(.*)$'), '')
+    end
   end
   return ended
 end
