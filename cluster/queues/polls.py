@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -63,7 +64,7 @@ class Polls:
         self._runs = runs
         self._session = session
         self._shared: dict[str, _Shared] = {}
-        self._answered: TTLCache[str, Waiter] = TTLCache(ANSWERS_KEPT, OVERTAKEN_SECONDS)
+        self._answered: TTLCache[str, tuple[Claim, str]] = TTLCache(ANSWERS_KEPT, OVERTAKEN_SECONDS)
 
     @property
     def parked(self) -> int:
@@ -98,7 +99,7 @@ class Polls:
             return shared.result
         finally:
             if shared.result is not None and shared.waiter.claim is not None:
-                self._answered[token] = shared.waiter
+                self._answered[token] = replace(shared.waiter.claim, extra=[]), shared.waiter.owner
             del self._shared[token]
             shared.done.set()
 
@@ -121,13 +122,14 @@ class Polls:
         token, _, session = rest.partition(" ")
         if session == self._session():
             return
+        answer: tuple[Claim, str] | None = self._answered.pop(token, None)
         shared = self._shared.get(token)
-        waiter = self._answered.pop(token, None) if shared is None else shared.waiter
-        if waiter is None:
-            return
-        waiter.done.set()
-        if waiter.claim is not None:
-            self._matcher.start_soon(self._give_back_later, waiter.claim, waiter.owner)
+        if shared is not None:
+            waiter = shared.waiter
+            waiter.done.set()
+            answer = None if waiter.claim is None else (waiter.claim, waiter.owner)
+        if answer is not None:
+            self._matcher.start_soon(self._give_back_later, *answer)
 
     async def _give_back_later(self, claim: Claim, owner: str) -> None:
         """The newer poll found this lease, and then it is out of reach, or it looked too early."""
