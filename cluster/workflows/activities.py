@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from cluster.ids import AttemptId, TaskId, TaskKind
 from cluster.times import iso_ms, iso_seconds
-from cluster.workflows import deadlines, retry
+from cluster.workflows import deadlines, hosting, retry
 from cluster.workflows.changes import Changes, Disarm, DropTask, ReadyActivityTask, Requeue
 from cluster.workflows.commands import ScheduleActivity
 from cluster.workflows.deadlines import LEASED, TimeoutKind
@@ -44,7 +44,7 @@ def envelope(payload: Payload) -> dict[str, str]:
     return {"codec": payload.codec, "blob": payload.blob}
 
 
-def schedule(decision: Decision, command: ScheduleActivity, step: int, task_id: str) -> None:
+def schedule(decision: Decision, command: ScheduleActivity, step: int, task_id: str | None) -> None:
     """Opens an activity and puts its first attempt on its queue."""
     activity = ActivityState(
         step=step,
@@ -238,6 +238,7 @@ def _end(decision: Decision, activity: ActivityState, event: EventType, payload:
         decision.effects.append(Disarm(activity_timer(activity.step)))
     else:
         decision.effects.append(DropTask(decision.activity_id(activity.step)))
+    hosting.finish(decision, event, payload)
 
 
 def _record_attempt(decision: Decision, activity: ActivityState, lease: Lease) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, assert_never
 
 from cluster.times import iso_ms, iso_seconds
-from cluster.workflows import deadlines
-from cluster.workflows.activities import envelope
+from cluster.workflows import deadlines, hosting
+from cluster.workflows.activities import envelope, schedule
 from cluster.workflows.changes import Arm, Changes, Disarm
-from cluster.workflows.commands import Command, CompleteWorkflow, FailWorkflow
+from cluster.workflows.commands import Command, CompleteWorkflow, FailWorkflow, ScheduleActivity
 from cluster.workflows.deadlines import RunTimeoutKind
 from cluster.workflows.decision import RUN_TIMER, Decision, untouched
 from cluster.workflows.events import EventType
@@ -22,6 +22,20 @@ TIMED_OUT = "timed_out"
 
 def start(info: RunInfo, now_us: int) -> Changes:
     """The first decision of a run; its state, two events and the first workflow task."""
+    decision = _started(info, now_us)
+    decision.open_workflow_task()
+    return decision.changes()
+
+
+def start_host(info: RunInfo, activity: ScheduleActivity, now_us: int) -> Changes:
+    """The first decision of a run that hosts a standalone activity: it has no workflow task."""
+    decision = _started(info, now_us)
+    schedule(decision, activity, hosting.ONLY_STEP, None)
+    decision.set(status=RunStatus.WAITING, next_step=hosting.ONLY_STEP + 1)
+    return decision.changes()
+
+
+def _started(info: RunInfo, now_us: int) -> Decision:
     decision = Decision(Run(info=info, state=RunState(), version=0), now_us)
     identity: dict[str, Any] = {
         "workflow_id": info.workflow_id,
@@ -46,8 +60,7 @@ def start(info: RunInfo, now_us: int) -> Changes:
     due = deadlines.run_due_ms(info)
     if due is not None:
         decision.effects.append(Arm(RUN_TIMER, due))
-    decision.open_workflow_task()
-    return decision.changes()
+    return decision
 
 
 def close_by_command(decision: Decision, command: Command, task_id: str) -> None:

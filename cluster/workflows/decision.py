@@ -207,6 +207,8 @@ class Decision:
         cause, self._cause = self._cause, None
         if cause is None or self.state.task_open or self.state.status.closed:
             return None
+        if self.info.standalone_activity is not None:  # no workflow code could look at it
+            return None
         return self.open_workflow_task(resume_context(cause))
 
     def changes(self, outcome: Mapping[str, object] | None = None, refusal: Refused | None = None) -> Changes:

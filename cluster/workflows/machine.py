@@ -9,6 +9,7 @@ that of the run's open workflow task (state "" when it has none). Times are UTC 
 what happened                         decision
 ====================================  =========================================
 a run is started                      ``start``
+a standalone activity is started      ``start_host``
 a worker answers a workflow task      ``complete_workflow_task``, ``fail_workflow_task``
 a workflow task's lease ran out       ``workflow_task_lapsed``
 timer ``w``: its back-off is over     ``workflow_task_due``
@@ -23,7 +24,7 @@ Who may answer is decided before, in ``guards``.
 """
 
 from cluster.workflows.activities import activity_deadline, activity_lapsed, complete_activity, fail_activity
-from cluster.workflows.closing import run_deadline, start
+from cluster.workflows.closing import run_deadline, start, start_host
 from cluster.workflows.deadlines import activity_lease_ms, hand_out_deadline, next_due_ms
 from cluster.workflows.limits import Limits
 from cluster.workflows.timers import timer_due
@@ -47,6 +48,7 @@ __all__ = [
     "next_due_ms",
     "run_deadline",
     "start",
+    "start_host",
     "timer_due",
     "workflow_task_due",
     "workflow_task_lapsed",

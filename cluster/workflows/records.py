@@ -63,6 +63,8 @@ class RunInfo(Record, frozen=True, kw_only=True):
     run_deadline_ms: int | None = None
     schedule_id: str | None = None
     """The schedule that started the workflow; it is told when the run closes."""
+    standalone_activity: str | None = None
+    """Type of the only activity of a run that hosts it and has no workflow code."""
 
 
 class RetryPolicy(Record, frozen=True, kw_only=True):

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from cluster.errors import ConditionFailed, Refused, StoreUnavailable
 from cluster.ids import draw_workflow_id, new_run_id, partition_of_workflow
 from cluster.store.keys import Keys
 from cluster.store.transaction import Transaction, TransactionTooLarge
 from cluster.workflows import machine
 from cluster.workflows.changes import Changes
+from cluster.workflows.commands import ScheduleActivity
 from cluster.workflows.deciding import Decider
 from cluster.workflows.planning import LeaseTimes, plan
 from cluster.workflows.records import Payload, Run, RunInfo, RunState, RunStatus
@@ -79,9 +82,10 @@ def plan_start(tx: Transaction, keys: Keys, info: RunInfo, changes: Changes, lea
 class Starts(Decider):
     """Starts workflow executions."""
 
-    async def start(self, request: StartRequest) -> Started:
+    async def start(self, request: StartRequest, *, hosts: ScheduleActivity | None = None) -> Started:
         """Start a workflow in one commit: instance, run, history and first workflow task.
 
+        With ``hosts`` the run only hosts that activity: its task comes instead of a workflow task.
         Raises Refused ``duplicate_not_allowed`` or ``workflow_id_reserved_in_namespace`` (409).
         """
         keys = self._store.keys
@@ -92,9 +96,14 @@ class Starts(Decider):
         )
         partition = partition_of_workflow(workflow_id, keys.partitions)
         info = run_info(request, workflow_id, new_run_id(partition, now_ms, self._random), now_us)
+        if hosts is None:
+            changes = machine.start(info, now_us)
+        else:
+            info = msgspec.structs.replace(info, standalone_activity=hosts.activity_type)
+            changes = machine.start_host(info, hosts, now_us)
         tx = self.transaction(partition, info.run_id)
         try:
-            birth = plan_start(tx, keys, info, machine.start(info, now_us), self._leases)
+            birth = plan_start(tx, keys, info, changes, self._leases)
             await self._store.commit(tx)
         except ConditionFailed:
             return await self._existing(request, partition, workflow_id)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import orjson
 
 from cluster.errors import Refused
-from cluster.ids import partition_of_workflow
+from cluster.ids import TaskId, TaskKind, partition_of_workflow
 from cluster.newest_first import LOOK_LIMIT, Part, Place, newest_first
 from cluster.paging import page_start, page_token
 from cluster.store.store import Store
-from cluster.workflows.records import Lease, Run
-from cluster.workflows.storage import decode_info, decode_state, load
+from cluster.workflows.events import EventType
+from cluster.workflows.hosting import ONLY_STEP
+from cluster.workflows.records import ActivityState, Lease, Run
+from cluster.workflows.storage import decode_info, decode_state, item_field, load
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,18 @@ class RunView:
 
 
 @dataclass(frozen=True, slots=True)
+class ActivityView:
+    """A run that hosts an activity. ``activity`` and ``lease`` describe the open activity; ``ended`` is
+    the payload of the activity's last event once it is over, {} if it never ended by itself.
+    """
+
+    host: RunView
+    activity: ActivityState | None
+    lease: Lease
+    ended: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class RunPage:
     runs: list[RunView]
     next_page_token: str | None
@@ -36,6 +53,13 @@ class HistoryPage:
 
     events: list[bytes]
     next_page_token: str | None
+
+
+_ACTIVITY_ENDS: Final = (
+    EventType.ACTIVITY_COMPLETED,
+    EventType.ACTIVITY_FAILED,
+    EventType.ACTIVITY_TIMED_OUT,
+)
 
 
 class Visibility:
@@ -97,6 +121,43 @@ class Visibility:
         last = run.state.history_length - 1
         events: list[bytes] = await self._store.call("LRANGE", key, 0, last, idempotent=True)
         return (run, events) if len(events) == run.state.history_length else None
+
+    async def describe_activity(self, namespace: str, activity_id: str) -> ActivityView:
+        """A standalone activity. Raises Refused ``activity_not_found`` (404)."""
+        missing = Refused(
+            "activity_not_found",
+            f"Activity {activity_id!r} does not exist.",
+            status=404,
+            activity_id=activity_id,
+        )
+        try:
+            host = await self.describe(namespace, activity_id)
+        except Refused as refusal:
+            raise missing from refusal
+        run_id = host.run.info.run_id
+        if host.run.info.standalone_activity is None:
+            raise missing
+        task = str(TaskId(run_id, TaskKind.ACTIVITY, ONLY_STEP))
+        snapshot = await load(self._store, run_id, task_id=task, fields=(item_field("a", ONLY_STEP),))
+        if snapshot is None:
+            raise missing
+        ended: dict[str, Any] = {}
+        if snapshot.run.state.status.closed:
+            page = await self._last_events(activity_id, run_id)
+            ended = next((payload for kind, payload in page if kind in _ACTIVITY_ENDS), {})
+        return ActivityView(
+            host=replace(host, run=snapshot.run),
+            activity=snapshot.run.activities.get(ONLY_STEP),
+            lease=snapshot.task,
+            ended=ended,
+        )
+
+    async def _last_events(self, workflow_id: str, run_id: str) -> list[tuple[str, dict[str, Any]]]:
+        """Type and payload of the run's last two events."""
+        partition = partition_of_workflow(workflow_id, self._store.keys.partitions)
+        key = self._store.keys.history(partition, run_id)
+        events = [orjson.loads(raw) for raw in await self._store.call("LRANGE", key, -2, -1, idempotent=True)]
+        return [(event["event_type"], event["payload"]) for event in events]
 
     async def history(
         self, namespace: str, workflow_id: str, run_id: str, *, page_size: int, token: str | None
