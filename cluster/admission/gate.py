@@ -12,9 +12,9 @@ Nothing here knows how tasks are carried: polls of the workflow plane and stream
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import structlog
 import trio
@@ -22,7 +22,7 @@ import trio
 from cluster.admission import tickets
 from cluster.admission.counting import Counting
 from cluster.admission.limit_store import LimitStore
-from cluster.admission.limits import DISPATCH_LIMITS, LimitName, QueueLimits
+from cluster.admission.limits import DISPATCH_LIMITS, LimitBook, LimitName, QueueLimits
 from cluster.admission.tickets import Closed, Discharge, Dispatches, Granted, Standing, Ticket
 from cluster.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from cluster.ids import TaskKind
@@ -201,6 +201,27 @@ class Gate:
         self._doubted.add((namespace, kind))
         self._counted.discard((namespace, kind))
         return True
+
+    async def change_limits(
+        self, namespace: str, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    ) -> LimitBook:
+        """Set ``change(present run-time tree)`` as the limits set at run time; returns what holds now.
+
+        Returns once it holds on every node: older terms are refused and every lease is counted where
+        that is needed (D3). Raises StoreError; then it may hold already, and can be done again.
+        """
+        book = await self._limits.replace(namespace, change)
+        for kind in TaskKind:
+            if book.counts_leases(kind):
+                await self._begin_counting(namespace, kind)
+        self._tell(namespace, None, None)
+        return book
+
+    async def _begin_counting(self, namespace: str, kind: TaskKind) -> None:
+        while True:
+            if await self._counting.begin(namespace, kind):
+                return
+            await trio.sleep(LOOK_AGAIN_SECONDS)
 
     def contradicted(self, permit: Permit, *, counted: bool) -> None:
         """A partition refused a claim under ``permit``: its limits are old, or leases are ``counted``."""

@@ -90,3 +90,8 @@ class PollResult:
     status: PollStatus
     task: WorkflowTask | ActivityTask | None = None
     throttle: Throttle | None = None
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds after which a throttled poll would find more room, when time alone brings it."""
+        return None if self.throttle is None else self.throttle.retry_after

@@ -82,7 +82,8 @@ async def poll(call: Call) -> Reply:
     body = call.fields(PollFields)
     result = await find_task(call, body, TaskKind.ACTIVITY, page_size=0)
     task = result.task
-    return Reply(answer(result, _show(task) if isinstance(task, ActivityTask) else None))
+    shown = _show(task) if isinstance(task, ActivityTask) else None
+    return Reply(answer(result, shown), retry_after=result.retry_after)
 
 
 async def complete(call: Call) -> Reply:

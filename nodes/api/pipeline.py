@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import traceback
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any, Final
 
 import structlog
@@ -155,7 +156,7 @@ class Pipeline:
         if isinstance(reply.body, bytes):
             return Response(reply.status, [(b"content-type", reply.content_type)], reply.body)
         route = exchange.match.route
-        return self._envelopes.wrap(
+        response = self._envelopes.wrap(
             exchange.plane,
             reply.status,
             reply.body,
@@ -163,6 +164,9 @@ class Pipeline:
             operation=exchange.operation,
             parameters=exchange.match.parameters,
         )
+        if reply.retry_after is not None:
+            response.headers.append((b"retry-after", str(ceil(reply.retry_after)).encode()))
+        return response
 
     def _unrouted(self, exchange: Exchange) -> Response:
         allowed = exchange.match.allowed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from math import ceil
 from typing import Annotated, Any, Final, TypeVar
 
 from annotated_types import Ge, Le
@@ -91,6 +92,17 @@ def answer(result: PollResult, task: dict[str, Any] | None) -> dict[str, Any]:
     body: dict[str, Any] = {"task": task, "poll_status": result.status.value}
     if result.status is PollStatus.UNAVAILABLE:
         body["reason"] = "task_queue_admission_unavailable"
+    throttle = result.throttle
+    if throttle is not None:
+        body["reason"] = "task_queue_admission_throttled"
+        if throttle.limit is not None:
+            body["throttled_by"] = {
+                "limit": throttle.limit.value,
+                "maximum": throttle.maximum,
+                "count": throttle.count,
+            }
+        if throttle.retry_after is not None:
+            body["retry_after_seconds"] = ceil(throttle.retry_after)
     return body
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from cluster.admission.gate import Gate
+from cluster.admission.limit_store import LimitStore
 from cluster.clock import Clock
 from cluster.cohorts import Cohorts
 from cluster.fleet import Fleet
@@ -45,6 +47,10 @@ class NodePort(Protocol):
     def query_polls(self) -> QueryPolls: ...
     @property
     def engine(self) -> Engine: ...
+    @property
+    def limits(self) -> LimitStore: ...
+    @property
+    def gate(self) -> Gate: ...
     @property
     def polls(self) -> Polls: ...
     @property

@@ -34,11 +34,15 @@ ANYONE: Final = frozenset(Role)
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a handler answers. ``body`` is a JSON object, or bytes that are sent as they are."""
+    """What a handler answers. ``body`` is a JSON object, or bytes that are sent as they are.
+
+    ``retry_after`` are the seconds after which the answer would be another; the header says whole ones.
+    """
 
     body: dict[str, Any] | bytes
     status: int = 200
     content_type: bytes = b"application/json"
+    retry_after: float | None = None
 
 
 Handler = Callable[["Call"], Awaitable[Reply]]

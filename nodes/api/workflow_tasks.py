@@ -80,7 +80,7 @@ async def poll(call: Call) -> Reply:
     result = await find_task(call, body, TaskKind.WORKFLOW, page_size)
     task = result.task
     shown = _show(task, body.accept_history_encoding) if isinstance(task, WorkflowTask) else None
-    return Reply(answer(result, shown))
+    return Reply(answer(result, shown), retry_after=result.retry_after)
 
 
 async def history(call: Call) -> Reply:
