@@ -1,0 +1,51 @@
+"""Many parked polls and no work: what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import trio
+
+from tests.bench.raw import Connection, connect
+from tests.cluster_processes import NodeProcess
+from tests.waiting import eventually
+from tests.wire import metric, open_wire
+
+POLL_SECONDS = 60
+
+
+@asynccontextmanager
+async def parked_polls(nodes: Sequence[NodeProcess], count: int, queues: int) -> AsyncIterator[None]:
+    """``count`` polls, half for activities, spread over nodes and ``queues``, all waiting."""
+    async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
+        connections = [
+            await stack.enter_async_context(connect(nodes[number % len(nodes)].url))
+            for number in range(count)
+        ]
+        for number in range(queues):
+            await connections[number].register(f"w{number}", f"q{number}")
+
+        async def poll(connection: Connection, number: int) -> None:
+            queue = number // 4 % queues
+            kind = ("workflow", "activity")[number // 2 % 2]
+            assert await connection.poll(kind, f"w{queue}", f"q{queue}", POLL_SECONDS) is None
+
+        for number, connection in enumerate(connections):
+            nursery.start_soon(poll, connection, number)
+
+        async def all_parked() -> bool:
+            return await total(nodes, "headrace_polls_parked") == count
+
+        await eventually(all_parked, 30)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def total(nodes: Sequence[NodeProcess], name: str) -> float:
+    """The sum of a metric over nodes."""
+    found = 0.0
+    for node in nodes:
+        async with open_wire(node.url) as wire:
+            found += await metric(wire, name)
+    return found
