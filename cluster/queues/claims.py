@@ -107,7 +107,8 @@ def _pack(value: object) -> bytes:
     return packed
 
 
-def _ready_map(flat: Sequence[bytes]) -> dict[str, int | None]:
+def ready_map(flat: Sequence[bytes]) -> dict[str, int | None]:
+    """Types and ready times ("": no work) as they stand in replies."""
     return {
         flat[i].decode(): int(float(flat[i + 1])) if flat[i + 1] else None for i in range(0, len(flat), 2)
     }
@@ -156,7 +157,7 @@ async def claim(
     return ClaimReply(
         now_ms=int(now),
         claims=[_claim(row, partitions, call) for row in claims],
-        heads=[Heads(partitions[row[0]], queues[row[1]], bool(row[2]), _ready_map(row[3:])) for row in left],
+        heads=[Heads(partitions[row[0]], queues[row[1]], bool(row[2]), ready_map(row[3:])) for row in left],
         lease_due_ms={p: int(float(ms)) for p, ms in zip(partitions, due, strict=True)},
         refusal=Refusal(refusal.decode()),
     )
@@ -193,7 +194,7 @@ async def peek(store: Store, partitions: Sequence[int], queues: Sequence[QueueNa
             if row is None:
                 heads.append(Heads(partition, queue, True, {}))
             else:
-                heads.append(Heads(partition, queue, bool(row[1]), _ready_map(row[2:])))
+                heads.append(Heads(partition, queue, bool(row[1]), ready_map(row[2:])))
     return PeekReply(int(now), due, heads)
 
 

@@ -8,7 +8,7 @@ request was sent before a wake that a later reply already knew of says nothing a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 
@@ -41,6 +41,13 @@ class HeadMemory:
         if not self.complete and (not wanted or any(name not in known for name in wanted)):
             return 0
         times = (known.get(name) for name in wanted) if wanted else known.values()
+        return min((ready_ms for ready_ms in times if ready_ms is not None), default=None)
+
+    def oldest_but(self, never: Set[str]) -> int | None:
+        """Oldest ready time that a type other than ``never`` may have, else None."""
+        if not self.complete:
+            return 0
+        times = (ready_ms for name, ready_ms in self.known.items() if name not in never)
         return min((ready_ms for ready_ms in times if ready_ms is not None), default=None)
 
     def mark(self) -> Mark:

@@ -163,8 +163,8 @@ class Matcher:
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled."""
-        prefix = f"{self._store.keys.prefix}:wake:"
-        self._store.on_message(prefix, self._on_wake)
+        for kind in (TaskKind.WORKFLOW, TaskKind.ACTIVITY):
+            self._store.on_message(f"{self._store.keys.prefix}:wake:{kind}:", self._on_wake)
         self._store.on_reconnect(self._on_reconnect)
         self._gate.on_room(self._on_room)
         async with trio.open_nursery() as nursery:
