@@ -1,0 +1,112 @@
+"""Tells every partition which workers have shared streams on this node (rule C).
+
+Commits that make a step ready read it: a worker who is connected anywhere may be waited for, one who
+is not may not (R28, R30). Written only when the first shared stream of a worker comes and when the
+last one goes; then also the steps that wait for him go to their queues at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgpack
+import structlog
+import trio
+
+from cluster.errors import Fenced, StoreError
+from cluster.store.store import Store
+
+log = structlog.get_logger(__name__)
+
+CHUNK: Final = 100
+RETRY_SECONDS: Final = 0.25
+
+
+class Presence:
+    """One per node. ``session`` names the node's present session."""
+
+    def __init__(self, store: Store, session: Callable[[], str]) -> None:
+        self._store = store
+        self._session = session
+        self._wanted: set[str] = set()
+        self._written: dict[int, set[str]] = {}
+        self._writer = ""
+        self._changed = trio.Event()
+        self._settled = trio.Event()
+
+    def arrived(self, worker: str) -> None:
+        """The first shared stream of a worker (``<namespace>:<worker>``, encoded) is open."""
+        self._wanted.add(worker)
+        self._ring()
+
+    def left(self, worker: str) -> None:
+        """The last shared stream of a worker is gone."""
+        self._wanted.discard(worker)
+        self._ring()
+
+    async def settled(self) -> None:
+        """Wait until the partitions know everything that was said so far."""
+        await self._settled.wait()
+
+    def _ring(self) -> None:
+        if self._settled.is_set():
+            self._settled = trio.Event()
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            if not await self._write():
+                await trio.sleep(RETRY_SECONDS)
+                continue
+            if not self._changed.is_set():
+                self._settled.set()
+                await self._changed.wait()
+            self._changed = trio.Event()
+
+    async def _write(self) -> bool:
+        """Bring the partitions up to date; False when some could not be told everything."""
+        if self._writer != self._session():
+            # What a buried session had said goes with it.
+            self._writer, self._written = self._session(), {}
+        done: list[bool] = []
+        async with trio.open_nursery() as nursery:
+            for partition in range(self._store.keys.partitions):
+                nursery.start_soon(self._write_to, partition, self._writer, done)
+        return all(done)
+
+    async def _write_to(self, partition: int, session: str, done: list[bool]) -> None:
+        written = self._written.setdefault(partition, set())
+        while written != self._wanted:
+            arrived = list(self._wanted - written)[:CHUNK]
+            gone = list(written - self._wanted)[:CHUNK]
+            try:
+                unfinished = await tell_presence(self._store, partition, session, arrived, gone)
+            except StoreError as error:
+                log.debug("presence not written", partition=partition, reason=error.reason)
+                done.append(False)
+                return
+            written |= set(arrived)
+            written -= set(gone) - unfinished
+        done.append(True)
+
+
+async def tell_presence(
+    store: Store, partition: int, session: str, arrived: Sequence[str], gone: Sequence[str]
+) -> set[str]:
+    """Say who came to and left the node of ``session``; at most CHUNK each.
+
+    Returns those whose steps are not all in their queues yet: say again that they left. Raises Fenced
+    when somebody arrived and the session is buried, StoreError.
+    """
+    keys = store.keys
+    reply = await store.run(
+        "presence",
+        [keys.touch(partition)],
+        [keys.base(partition), keys.prefix, session, msgpack.packb([arrived, gone], use_bin_type=False)],
+        idempotent=True,
+    )
+    if reply == b"FENCED":
+        raise Fenced(f"session {session} was buried")
+    return {worker.decode() for worker in reply}

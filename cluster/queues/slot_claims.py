@@ -1,0 +1,115 @@
+"""Asks the store for steps: the requests and replies of ``claim_steps.lua``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgpack
+
+from cluster.errors import Fenced
+from cluster.queues.claims import Heads, ready_map
+from cluster.store.keys import QueueName, encode
+from cluster.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """Heads that slots may take from: types (encoded) they are limited to, and ones they must not take."""
+
+    queue: QueueName
+    only: frozenset[str] | None = None
+    never: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class SlotGroup:
+    """Free slots of one worker that may take the same."""
+
+    worker_id: str
+    slots: int
+    wants: tuple[Want, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepClaim:
+    """A step handed out by the store; ``body`` is the task as the flow engine wrote it."""
+
+    group: int
+    partition: int
+    task_id: str
+    attempt: int
+    delivery: int
+    first_handed_out_ms: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """A group found only tasks that leave its worker out, or too many dead entries."""
+
+    group: int
+    partition: int
+    queue: QueueName
+    type_part: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepClaims:
+    now_ms: int
+    claims: list[StepClaim]
+    heads: list[Heads]
+    blocked: list[Blocked]
+    given_up: int
+
+
+async def claim_steps(
+    store: Store, session: str, partitions: Sequence[int], groups: Sequence[SlotGroup], most: int
+) -> StepClaims:
+    """Hand out the oldest fitting steps, at most ``most``.
+
+    ``partitions`` has one member on a Redis Cluster. Raises Fenced when the session is buried,
+    StoreFull when Redis takes no writes for want of memory, StoreError otherwise.
+    """
+    keys = store.keys
+    queues: dict[QueueName, int] = {}
+    type_sets: dict[frozenset[str], int] = {}
+    rows = []
+    for group in groups:
+        wants = []
+        for want in group.wants:
+            if want.only is not None and not want.only:
+                continue
+            wants.append(
+                [
+                    queues.setdefault(want.queue, len(queues) + 1),
+                    type_sets.setdefault(want.only, len(type_sets) + 1) if want.only else 0,
+                    type_sets.setdefault(want.never, len(type_sets) + 1) if want.never else 0,
+                ]
+            )
+        rows.append([group.worker_id, encode(group.worker_id), group.slots, wants])
+    names = list(queues)
+    request = msgpack.packb(
+        [
+            [keys.base(p) for p in partitions],
+            [queue.encode() for queue in names],
+            [list(types) for types in type_sets],
+            rows,
+            most,
+        ],
+        use_bin_type=False,
+    )
+    reply = await store.run("claim_steps", [keys.touch(partitions[0])], [keys.prefix, session, request])
+    if reply == b"FENCED":
+        raise Fenced(f"session {session} was buried")
+    now, claims, left, blocked, given_up = reply
+    return StepClaims(
+        now_ms=int(now),
+        claims=[
+            StepClaim(g, partitions[b], task.decode(), int(n), int(d), int(first), body)
+            for g, b, task, n, d, first, body in claims
+        ],
+        heads=[Heads(partitions[row[0]], names[row[1]], bool(row[2]), ready_map(row[3:])) for row in left],
+        blocked=[Blocked(g, partitions[b], names[h], name.decode()) for g, b, h, name in blocked],
+        given_up=int(given_up),
+    )

@@ -1,0 +1,1 @@
+"""The stream plane of a node: pull workers over long-lived connections (docs/protocol.md)."""

@@ -1,0 +1,95 @@
+"""Messages to frames and back. Whatever a worker sends, only ProtocolError comes out of here."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from nodes.streams.frames import Limits, NodeFrame, Output, WorkerFrame
+
+MAX_FRAMES: Final = 1024
+MAX_DEPTH: Final = 100
+
+_decoder: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_frame: Final = msgspec.json.Decoder(WorkerFrame)
+_tag: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_encoder: Final = msgspec.json.Encoder()
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_TYPES: Final = frozenset({"hello", "open", "output", "heartbeat", "decline", "half_close", "reset", "pong"})
+
+
+class ProtocolError(Exception):
+    """The worker broke the protocol; the connection ends. ``reason`` is stable."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+def limits(max_bytes: int) -> Limits:
+    """The bounds of a message, as a worker is told."""
+    return Limits(max_message_bytes=max_bytes, max_frames_per_message=MAX_FRAMES, max_depth=MAX_DEPTH)
+
+
+def decode(message: bytes | str, max_bytes: int) -> list[WorkerFrame]:
+    """The frames of one message. Raises ProtocolError."""
+    data = message.encode("utf-8", "surrogatepass") if isinstance(message, str) else message
+    if len(data) > max_bytes:
+        raise ProtocolError("message_too_large", f"A message may have {max_bytes} bytes.")
+    if _depth_exceeds(data, MAX_DEPTH):
+        raise ProtocolError("message_too_deep", f"A message may be nested {MAX_DEPTH} levels deep.")
+    try:
+        data.decode()  # payloads are not decoded below
+        parts = _decoder.decode(data)
+    except msgspec.ValidationError:
+        raise ProtocolError("invalid_message", "A message is a JSON array of frames.") from None
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise ProtocolError("invalid_json", "A message is JSON in UTF-8.") from None
+    if len(parts) > MAX_FRAMES:
+        raise ProtocolError("too_many_frames", f"A message may hold {MAX_FRAMES} frames.")
+    return [_decode_frame(part) for part in parts]
+
+
+def _decode_frame(part: msgspec.Raw) -> WorkerFrame:
+    try:
+        frame = _frame.decode(part)
+    except msgspec.ValidationError as error:
+        raise _explain(part, error) from None
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise ProtocolError("invalid_json", "A message is JSON in UTF-8.") from None
+    if isinstance(frame, Output) and (frame.output is msgspec.UNSET) == (frame.failure is msgspec.UNSET):
+        raise ProtocolError("invalid_frame", "output: exactly one of output and failure.")
+    return frame
+
+
+def _explain(part: msgspec.Raw, error: msgspec.ValidationError) -> ProtocolError:
+    try:
+        name = msgspec.json.decode(_tag.decode(part).get("type", b"null"))
+    except msgspec.DecodeError:
+        return ProtocolError("invalid_message", "A frame is a JSON object.")
+    if isinstance(name, str) and name not in _TYPES:
+        return ProtocolError("unknown_frame", f"There is no frame {name[:40]!r}.")
+    # The text names places and types, never values.
+    return ProtocolError("invalid_frame", f"{name if isinstance(name, str) else 'frame'}: {error}")
+
+
+def _depth_exceeds(data: bytes, limit: int) -> bool:
+    """Whether JSON ``data`` is nested deeper than ``limit``; what is no JSON is for the parser."""
+    if data.count(b"[") + data.count(b"{") <= limit:
+        return False
+    brackets = _STRING.sub(b"", data).translate(None, _NO_BRACKETS)
+    for _ in range(limit):
+        # Each round takes the innermost level off.
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        if not brackets:
+            return False
+    return True
+
+
+def encode(frame: NodeFrame) -> bytes:
+    """One frame; frames joined by commas in brackets are a message."""
+    return _encoder.encode(frame)
