@@ -71,7 +71,7 @@ async def why(call: Call) -> Reply:
         raise _unknown(task_id)
     fields = (item_field("a", task.index),) if task.kind is TaskKind.ACTIVITY else ()
     snapshot = await load(call.node.store, task.run_id, task_id=task_id, fields=fields)
-    if snapshot is None or snapshot.run.info.namespace != call.namespace:
+    if snapshot is None or snapshot.run.info.namespace != call.namespace or not _existed(snapshot, task):
         raise _unknown(task_id)
     heads, type_part = await call.node.store.call(
         "HMGET", keys.task(partition, task_id), "h", "y", idempotent=True
@@ -104,6 +104,13 @@ async def why(call: Call) -> Reply:
             requested_task_queue=queue,
         )
     return await _explain(call, known, place[0], place[1], place[2], snapshot.now_ms)
+
+
+def _existed(snapshot: Snapshot, task: TaskId) -> bool:
+    state = snapshot.run.state
+    if task.kind is TaskKind.WORKFLOW:
+        return task.index <= state.task_index
+    return task.index < state.next_step
 
 
 def _place(
