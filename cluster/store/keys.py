@@ -18,6 +18,7 @@ key                 type    holds; lifetime
 ``P:fl:<ns>:<id>``  hash    flow: current run, run count; retention of its current run
 ``P:steps:<run>``   list    what became of the step attempts of a flow's run; retention
 ``P:ch:<run>:<ch>`` list    messages of a channel that no step has consumed; until the run closes
+``P:once:<run>:<h>`` string a client's request to a flow was served; TTL 10 min
 ``P:flows:<ns>``    zset    runs of flows of a namespace by start time (ms); retention
 ``P:fclosed:<ns>``  zset    closed runs of flows by close time (ms); retention
 ``P:failing:<ns>``  zset    open runs whose workflow task fails, by failures in a row; until it succeeds
@@ -190,6 +191,9 @@ class Keys:
 
     def channel(self, partition: int, run_id: str, name: str) -> str:
         return f"{self.base(partition)}:ch:{run_id}:{encode(name)}"
+
+    def once(self, partition: int, run_id: str, digest: str) -> str:
+        return f"{self.base(partition)}:once:{run_id}:{digest}"
 
     def flows(self, partition: int, namespace: str) -> str:
         return f"{self.base(partition)}:flows:{encode(namespace)}"

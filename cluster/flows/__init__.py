@@ -1,0 +1,1 @@
+"""Flows: durable programs made of steps, pulled by workers over streams."""

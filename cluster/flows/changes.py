@@ -1,0 +1,151 @@
+"""What a decision about a flow looks at, and what it asks to be done in one atomic commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from cluster.errors import HeadraceError, Refused
+from cluster.flows.records import FlowRun, FlowState, StepState, Task
+
+
+class NotLoaded(HeadraceError):
+    """A decision needs more than was read; it is made again once these are there."""
+
+    def __init__(
+        self,
+        *,
+        steps: tuple[int, ...] = (),
+        messages: dict[str, int] | None = None,
+        task: bool = False,
+        handed_out: bool = False,
+    ) -> None:
+        super().__init__("the decision needs more of the run")
+        self.steps = steps
+        self.messages = messages or {}
+        self.task = task
+        self.handed_out = handed_out
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A run as one moment showed it, as far as it was read.
+
+    ``messages`` are the first ones of some channels. ``task`` is the record of the task of
+    interest, ``handed_out`` are the open executions whose task is leased; None: not looked at.
+    """
+
+    run: FlowRun
+    messages: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
+    task: Task | None = None
+    handed_out: frozenset[int] | None = None
+
+    def step(self, k: int) -> StepState | None:
+        """The open execution ``k``, None when it is not open. Raises NotLoaded."""
+        if k not in self.run.state.open:
+            return None
+        self.need((k,))
+        return self.run.steps[k]
+
+    def need(self, ks: Iterable[int]) -> None:
+        """Check that these executions were read, as far as they are open. Raises NotLoaded."""
+        wanted = frozenset(ks).intersection(self.run.state.open)
+        missing = wanted.difference(self.run.steps)
+        if missing:
+            raise NotLoaded(steps=tuple(sorted(missing)))
+
+    def known_task(self) -> Task:
+        """The record of the task of interest. Raises NotLoaded."""
+        if self.task is None:
+            raise NotLoaded(task=True)
+        return self.task
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyStep:
+    """Put the current attempt of an execution on its queue."""
+
+    step: StepState
+
+
+@dataclass(frozen=True, slots=True)
+class DropTask:
+    """End the task of execution ``k`` (leased, ready or absent)."""
+
+    k: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnTask:
+    """Make the leased task of ``k`` ready again: same attempt, next delivery.
+
+    ``excluded`` is a worker that must not get it again, "" when anyone may.
+    """
+
+    k: int
+    attempt: int
+    delivery: int
+    excluded: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """Set the timer ``name`` of this run to an absolute time in ms."""
+
+    name: str
+    due_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disarm:
+    """Remove the timer ``name`` of this run, if it is set."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Add messages to the end of a channel."""
+
+    channel: str
+    values: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Remove the first ``count`` messages of a channel."""
+
+    channel: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Remove a channel with its messages."""
+
+    channel: str
+
+
+Effect = ReadyStep | DropTask | ReturnTask | Arm | Disarm | Append | Take | Forget
+
+
+@dataclass(slots=True)
+class Changes:
+    """A decision: the new state and the effects, to be done in order.
+
+    ``steps`` maps ``k`` to the new record, or to None when the execution is over. ``attributes`` is
+    None when they stay. ``history`` are the entries to append (JSON-ready). ``outcome`` is what the
+    caller is told, ``refusal``, when set, comes beside the stored changes.
+    """
+
+    state: FlowState
+    steps: dict[int, StepState | None] = field(default_factory=dict)
+    attributes: dict[str, bytes] | None = None
+    effects: list[Effect] = field(default_factory=list)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    outcome: dict[str, Any] = field(default_factory=dict)
+    refusal: Refused | None = None
+    halts: bool = False
+    """Whether from now on nothing of the run may be handed out: it closes or begins to stop."""
+    closes: bool = False

@@ -1,0 +1,302 @@
+"""The loop behind every change of a flow: read, decide, commit; again if somebody was faster.
+
+It takes any number of jobs at once. Those of one partition are decided one after the other, each on
+what the one before it leaves, and travel as one script call in which every commit stands for itself:
+a stale or refused job costs its neighbours nothing.
+
+What this node remembers of a run saves the read, never a check: a refusal that rests on memory, or
+on a commit that is still under way, is decided again on what the store holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+import trio
+
+from cluster.clock import Clock
+from cluster.errors import ConditionFailed, Refused, StoreError, StoreUnavailable
+from cluster.flows.changes import Changes, NotLoaded, View
+from cluster.flows.limits import FlowLimits
+from cluster.flows.planning import Placement, plan
+from cluster.flows.storage import FlowCache, Picture, Wants, load
+from cluster.ids import partition_of_run
+from cluster.store.store import Store
+from cluster.store.transaction import Transaction, TransactionTooLarge
+
+ROUNDS: Final = 40
+"""How often a decision is made anew: others changed the run meanwhile, or more had to be read."""
+LARGE_BYTES: Final = 1024 * 1024
+LARGE_OPERATIONS: Final = 500
+"""From here on a commit is measured before it travels with others, which it must not take down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One decision about one run.
+
+    ``decide`` gets what was read and the time (ms) and answers with changes. ``expect`` adds the
+    conditions that go beyond the run's version, and may add operations. ``task`` is the execution
+    whose task record the decision looks at, 0 for none; ``moot`` names the condition whose failure
+    says that it was done already. ``outright`` fills a commit that needs no decision unless it fails.
+    """
+
+    run_id: str
+    decide: Callable[[View, int], Changes]
+    expect: Callable[[Transaction, View], None] | None = None
+    task: int = 0
+    fresh: bool = False
+    moot: str = ""
+    outright: Callable[[Transaction], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a job ended. ``changes`` is None when there was nothing left to do."""
+
+    changes: Changes | None
+
+
+@dataclass(slots=True, eq=False)
+class _Pending:
+    job: Job
+    fresh: bool
+    outright: bool
+    wants: Wants = field(default_factory=Wants)
+    result: Done | Refused | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Commit:
+    pending: _Pending
+    tx: Transaction
+    changes: Changes | None
+    after: Picture | None
+    written: int
+
+
+class FlowDecider:
+    """Makes decisions about flows; the parts of the engine build on it."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        random: Random,
+        *,
+        limits: FlowLimits | None = None,
+        placement: Placement | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._random = random
+        self._limits = limits or FlowLimits()
+        self._placement = placement or Placement()
+        self._runs = FlowCache()
+
+    async def decide(self, job: Job) -> Done:
+        """Decide until a commit holds. Raises what the decision refuses, StoreError."""
+        (result,) = await self.decide_all([job])
+        if isinstance(result, Refused):
+            raise result
+        if result.changes is not None and result.changes.refusal is not None:
+            raise result.changes.refusal
+        return result
+
+    async def decide_all(self, jobs: Sequence[Job]) -> list[Done | Refused]:
+        """Decide every job; the results in order. Raises StoreError once all partitions were tried."""
+        pending = [_Pending(job, job.fresh, job.outright is not None) for job in jobs]
+        parts: dict[int, list[_Pending]] = {}
+        for one in pending:
+            partition = partition_of_run(one.job.run_id)
+            if partition is None or partition >= self._store.keys.partitions:
+                one.result = run_not_found(one.job.run_id)
+            else:
+                parts.setdefault(partition, []).append(one)
+        failures: list[StoreError] = []
+        if len(parts) == 1:
+            ((partition, part),) = parts.items()
+            await self._try_partition(partition, part, failures)
+        else:
+            async with trio.open_nursery() as nursery:
+                for partition, part in parts.items():
+                    nursery.start_soon(self._try_partition, partition, part, failures)
+        if failures:
+            raise failures[0]
+        return [run_not_found(one.job.run_id) if one.result is None else one.result for one in pending]
+
+    async def _try_partition(self, partition: int, part: list[_Pending], failures: list[StoreError]) -> None:
+        try:
+            for _ in range(ROUNDS):
+                waiting = [one for one in part if one.result is None]
+                if not waiting:
+                    return
+                pictures = await self._read(waiting)
+                await self._commit(partition, self._decide(partition, waiting, pictures))
+        except StoreError as error:
+            failures.append(error)
+            return
+        if any(one.result is None for one in part):
+            failures.append(StoreUnavailable("a flow changes faster than this node can decide; try again"))
+
+    # -- reading ----------------------------------------------------------------------------
+
+    async def _read(self, waiting: Sequence[_Pending]) -> dict[str, Picture | None]:
+        """What to decide on, by run: remembered where that may do, else read."""
+        wants: dict[str, Wants] = {}
+        pictures: dict[str, Picture | None] = {}
+        for one in waiting:
+            if one.outright:
+                continue
+            run_id = one.job.run_id
+            guess = None if one.fresh or run_id in wants else self._runs.guess(run_id)
+            if guess is not None:
+                pictures.setdefault(run_id, guess)
+                continue
+            wanted = wants.setdefault(run_id, Wants())
+            wanted.steps |= one.wants.steps
+            wanted.tasks |= one.wants.tasks
+            if one.job.task:
+                wanted.steps.add(one.job.task)
+                wanted.tasks.add(one.job.task)
+            for name, count in one.wants.messages.items():
+                wanted.messages[name] = max(count, wanted.messages.get(name, 0))
+            wanted.every_step |= one.wants.every_step
+            wanted.every_task |= one.wants.every_task
+        failures: list[StoreError] = []
+
+        async def read(run_id: str) -> None:
+            try:
+                pictures[run_id] = await load(self._store, run_id, wants[run_id])
+            except StoreError as error:
+                failures.append(error)
+
+        if len(wants) == 1:
+            await read(next(iter(wants)))
+        elif wants:
+            async with trio.open_nursery() as nursery:
+                for run_id in wants:
+                    nursery.start_soon(read, run_id)
+        if failures:
+            raise failures[0]
+        return pictures
+
+    # -- deciding ---------------------------------------------------------------------------
+
+    def _decide(
+        self, partition: int, waiting: Sequence[_Pending], pictures: dict[str, Picture | None]
+    ) -> list[_Commit]:
+        commits: list[_Commit] = []
+        held_up: set[str] = set()
+        for one in waiting:
+            job = one.job
+            if one.outright and job.outright is not None:
+                tx = self._transaction(partition, job.run_id)
+                job.outright(tx)
+                commits.append(_Commit(one, tx, None, None, 0))
+                continue
+            picture = pictures.get(job.run_id)
+            if picture is None:
+                self._runs.forget(job.run_id)
+                one.result = run_not_found(job.run_id)
+            elif job.run_id not in held_up:
+                commit = self._decide_one(partition, one, picture)
+                if commit is not None:
+                    commits.append(commit)
+                    pictures[job.run_id] = commit.after
+                elif one.result is None:
+                    # Those behind it must not overtake, nor rest on what was not decided.
+                    held_up.add(job.run_id)
+        return commits
+
+    def _decide_one(self, partition: int, one: _Pending, picture: Picture) -> _Commit | None:
+        job = one.job
+        view = _view(picture, job)
+        now_ms = max(picture.now_ms, self._clock.now_ms())
+        try:
+            changes = job.decide(view, now_ms)
+        except NotLoaded as more:
+            one.fresh = True
+            _extend(one.wants, more, job)
+            return None
+        except Refused as refused:
+            if picture.sure:
+                one.result = refused
+            one.fresh = True
+            return None
+        tx = self._transaction(partition, job.run_id)
+        tx.expect_equal(self._store.keys.run(partition, job.run_id), "v", picture.run.version)
+        if job.expect is not None:
+            job.expect(tx, view)
+        try:
+            written = plan(tx, self._store.keys, picture.run, changes, self._placement)
+            if written > LARGE_BYTES or len(tx.operations) > LARGE_OPERATIONS:
+                tx.pack()
+        except TransactionTooLarge as error:
+            one.result = Refused("payload_too_large", str(error), status=422)
+            return None
+        return _Commit(one, tx, changes, picture.after(changes), written)
+
+    def _transaction(self, partition: int, run_id: str) -> Transaction:
+        request_id = f"{self._random.getrandbits(64):016x}"
+        return Transaction(partition, ring=self._store.keys.run(partition, run_id), request_id=request_id)
+
+    # -- committing -------------------------------------------------------------------------
+
+    async def _commit(self, partition: int, commits: Sequence[_Commit]) -> None:
+        if not commits:
+            return
+        try:
+            results = await self._store.commit_many([commit.tx for commit in commits])
+        except StoreError:
+            for commit in commits:
+                self._runs.forget(commit.pending.job.run_id)
+            raise
+        for commit, result in zip(commits, results, strict=True):
+            one = commit.pending
+            if isinstance(result, ConditionFailed):
+                self._runs.forget(one.job.run_id)
+                if result.condition[0] == one.job.moot:
+                    one.result = Done(None)
+                one.fresh = True
+                one.outright = False
+                continue
+            one.result = Done(commit.changes)
+            if commit.after is not None:
+                self._learn(commit, applied_now=result)
+
+    def _learn(self, commit: _Commit, *, applied_now: bool) -> None:
+        if commit.after is None:
+            return
+        if applied_now:
+            self._runs.learn(commit.after.run, commit.written)
+        else:
+            self._runs.forget(commit.pending.job.run_id)
+
+
+def _view(picture: Picture, job: Job) -> View:
+    handed_out = None
+    if set(picture.run.state.open) <= set(picture.tasks):
+        handed_out = frozenset(k for k, task in picture.tasks.items() if task.state == "l")
+    return View(
+        run=picture.run,
+        messages=picture.messages,
+        task=picture.tasks.get(job.task),
+        handed_out=handed_out,
+    )
+
+
+def _extend(wants: Wants, more: NotLoaded, job: Job) -> None:
+    wants.steps.update(more.steps)
+    wants.messages.update(more.messages)
+    if more.task:
+        wants.tasks.add(job.task)
+    if more.handed_out:
+        wants.every_step = wants.every_task = True
+
+
+def run_not_found(run_id: str) -> Refused:
+    return Refused("run_not_found", f"There is no run {run_id!r} of a flow.", status=404, run_id=run_id)

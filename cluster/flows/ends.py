@@ -1,0 +1,61 @@
+"""Hears of flows that close, so that nobody has to look again and again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from cluster.store.store import Store
+
+
+class Listener:
+    """One who waits for a run to close."""
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+
+    def ring(self) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        """Returns when the run may have closed since the last call; look at it then."""
+        await self._event.wait()
+        self._event = trio.Event()
+
+
+class FlowEnds:
+    """Wakes listeners when the run they wait for closes, or when that may have been missed."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._listeners: dict[str, set[Listener]] = {}
+        store.on_message(store.keys.flow_end_channel(""), self._on_end)
+        store.on_reconnect(self._on_reconnect)
+
+    @asynccontextmanager
+    async def listening(self, run_id: str) -> AsyncIterator[Listener]:
+        """A listener that misses nothing from now on. Raises StoreUnavailable."""
+        listener = Listener()
+        channel = self._store.keys.flow_end_channel(run_id)
+        self._listeners.setdefault(run_id, set()).add(listener)
+        try:
+            await self._store.subscribe(channel)
+            try:
+                yield listener
+            finally:
+                await self._store.unsubscribe(channel)
+        finally:
+            self._listeners[run_id].discard(listener)
+            if not self._listeners[run_id]:
+                del self._listeners[run_id]
+
+    def _on_end(self, channel: str, _message: bytes) -> None:
+        for listener in self._listeners.get(channel.rpartition(":")[2], ()):
+            listener.ring()
+
+    def _on_reconnect(self) -> None:
+        for listeners in self._listeners.values():
+            for listener in listeners:
+                listener.ring()

@@ -1,0 +1,199 @@
+"""Turns a decision about a flow into one conditional commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from cluster.flows.changes import (
+    Append,
+    Arm,
+    Changes,
+    Disarm,
+    DropTask,
+    Forget,
+    ReadyStep,
+    ReturnTask,
+    Take,
+)
+from cluster.flows.decision import step_timer
+from cluster.flows.limits import HISTORY_KEPT
+from cluster.flows.records import FlowInfo, FlowRun, Method, StepState
+from cluster.flows.storage import encode_record, step_field, step_task_id
+from cluster.ids import TaskKind
+from cluster.store.keys import Keys, QueueName, encode
+from cluster.store.transaction import ReadyTask, Transaction
+from cluster.times import iso_ms
+
+TIMERS: Final = "flow"
+"""First word of the names of all timers of flows."""
+DROPS_AT_ONCE: Final = 50
+"""Tasks a closing commit drops itself; the rest goes to the partition's chunked work (F2)."""
+LEASE_MARGIN_MS: Final = 5_000
+_CHUNK: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a step that became ready is put (rule C): ``behind`` tells, for heads and an encoded type,
+    whether older work of the same kind waits in another partition.
+    """
+
+    sticky_ms: int = 5_000
+    sync_ms: int = 200
+    behind: Callable[[QueueName, str], bool] = lambda queue, type_part: False
+
+
+def timer_name(run_id: str, name: str) -> str:
+    """Member of the partition's timers for the timer ``name`` of a run."""
+    return f"{TIMERS} {run_id} {name}"
+
+
+def plan(tx: Transaction, keys: Keys, run: FlowRun, changes: Changes, placement: Placement) -> int:
+    """Add what ``changes`` asks for to ``tx``; returns about how many bytes of the run it writes.
+
+    ``run`` is the run before the decision (version 0: it does not exist yet).
+    """
+    info, state = run.info, changes.state
+    key = keys.run(tx.partition, info.run_id)
+    fields: dict[str, str | bytes | int] = {"v": run.version + 1, "s": encode_record(state)}
+    ended = [step_field(k) for k, step in changes.steps.items() if step is None]
+    fields |= {step_field(k): encode_record(s) for k, s in changes.steps.items() if s is not None}
+    if changes.attributes is not None:
+        fields["at"] = encode_record(changes.attributes)
+    if changes.halts or changes.closes:
+        fields["c"] = "stopping" if state.stop is not None else state.status.value
+    if changes.closes:
+        fields["st"] = state.status.value
+    tx.hset(key, fields)
+    tx.hdel(key, ended)
+    if changes.history:
+        _append_history(tx, keys, run, changes.history)
+    _apply_effects(tx, keys, info, changes, placement)
+    if changes.closes:
+        tx.redis("ZADD", keys.closed_flows(tx.partition, info.namespace), state.closed_at_ms, info.run_id)
+        tx.publish(keys.flow_end_channel(info.run_id), state.status.value)
+    tx.frees = run.version > 0 and not any(isinstance(e, ReadyStep | Append) for e in changes.effects)
+    return sum(len(value) for value in fields.values() if isinstance(value, bytes))
+
+
+def _append_history(tx: Transaction, keys: Keys, run: FlowRun, entries: list[dict[str, Any]]) -> None:
+    key = keys.steps(tx.partition, run.info.run_id)
+    first = run.state.history_length + 1
+    rows = [
+        orjson.dumps({"sequence": first + offset, **entry, "at": iso_ms(entry["at_ms"])})
+        for offset, entry in enumerate(entries)
+    ]
+    tx.append(key, rows)
+    if first + len(rows) > HISTORY_KEPT:
+        tx.redis("LTRIM", key, -HISTORY_KEPT, -1)
+
+
+def _apply_effects(
+    tx: Transaction, keys: Keys, info: FlowInfo, changes: Changes, placement: Placement
+) -> None:
+    dropped = 0
+    later: list[str] = []
+    timers: list[str] = []
+    for effect in changes.effects:
+        match effect:
+            case ReadyStep(step):
+                ready_step(tx, keys, info, step, changes.state.last_worker, placement)
+            case DropTask(k) if changes.closes and dropped >= DROPS_AT_ONCE:
+                later.append(step_task_id(info.run_id, k))
+            case DropTask(k):
+                dropped += 1
+                tx.drop(step_task_id(info.run_id, k))
+            case ReturnTask(k, attempt, delivery, excluded):
+                tx.requeue(step_task_id(info.run_id, k), attempt, delivery + 1, encode(excluded))
+            case Arm(name, due_ms):
+                tx.arm(timer_name(info.run_id, name), due_ms)
+            case Disarm(name) if not changes.closes:
+                tx.disarm(timer_name(info.run_id, name))
+            case Disarm(name):
+                timers.append(timer_name(info.run_id, name))
+            case Append(channel, values):
+                tx.append(keys.channel(tx.partition, info.run_id, channel), values)
+            case Take(channel, count):
+                tx.redis("LPOP", keys.channel(tx.partition, info.run_id, channel), count)
+            case Forget(channel):
+                tx.redis("UNLINK", keys.channel(tx.partition, info.run_id, channel))
+    for start in range(0, len(timers), _CHUNK):
+        tx.redis("ZREM", keys.timers(tx.partition), *timers[start : start + _CHUNK])
+    for start in range(0, len(later), DROPS_AT_ONCE):
+        chunk = orjson.dumps({"drop": later[start : start + DROPS_AT_ONCE]})
+        tx.redis("RPUSH", keys.work(tx.partition), chunk)
+
+
+def ready_step(
+    tx: Transaction,
+    keys: Keys,
+    info: FlowInfo,
+    step: StepState,
+    last_worker: str,
+    placement: Placement,
+) -> None:
+    """Put the attempt of ``step`` where it finds a worker soonest; ``last_worker`` served the flow last."""
+    options = step.options.of(step.method)
+    queue = QueueName(TaskKind.STEP, info.namespace, info.flow_type)
+    type_part = encode(step.step_type)
+    task = ReadyTask(
+        task_id=step_task_id(info.run_id, step.k),
+        run_id=info.run_id,
+        heads=queue.encode(),
+        type_part=type_part,
+        attempt=step.attempt,
+        lease_ms=options.timeout_ms + LEASE_MARGIN_MS,
+        timer=timer_name(info.run_id, step_timer(step.k)),
+        timer_after_ms=min(options.timeout_ms, options.heartbeat_ms),
+        body=step_body(info, step),
+    )
+    tx.offer(
+        task,
+        encode(last_worker),
+        behind=placement.behind(queue, type_part),
+        sync_ms=placement.sync_ms,
+        sticky_ms=placement.sticky_ms,
+    )
+    if step.method is Method.WAIT_FOR:
+        tx.hset(keys.task(tx.partition, task.task_id), {"m": Method.WAIT_FOR.letter})
+
+
+def expect_method(tx: Transaction, keys: Keys, task_id: str, method: Method) -> None:
+    """The task is one of ``method``: both methods of a step share its task id."""
+    key = keys.task(tx.partition, task_id)
+    if method is Method.WAIT_FOR:
+        tx.expect_equal(key, "m", method.letter)
+    else:
+        tx.expect_unset(key, "m")
+
+
+def step_body(info: FlowInfo, step: StepState) -> bytes:
+    """A step's task as JSON, but for what only the hand-out knows (task_id, attempt_id, attempt)."""
+    options = step.options.of(step.method)
+    body: dict[str, Any] = {
+        "kind": "step",
+        "namespace": info.namespace,
+        "flow_type": info.flow_type,
+        "flow_id": info.flow_id,
+        "run_id": info.run_id,
+        "step_type": step.step_type,
+        "step_execution_id": step.execution_id,
+        "method": step.method.value,
+        "input": orjson.Fragment(step.input),
+        "attributes": orjson.Fragment(step.attributes),
+        "method_timeout_ms": options.timeout_ms,
+        "heartbeat_timeout_ms": options.heartbeat_ms,
+    }
+    if step.conditions:
+        body["conditions"] = orjson.Fragment(step.conditions)
+    if step.failure is not None:
+        body["failure"] = step.failure
+    if step.checkpoint:
+        body["checkpoint"] = orjson.Fragment(step.checkpoint)
+    if step.first_attempt_at_ms:
+        body["first_attempt_at"] = iso_ms(step.first_attempt_at_ms)
+    return orjson.dumps(body)

@@ -1,0 +1,34 @@
+"""When an attempt of a step that failed is tried again."""
+
+from __future__ import annotations
+
+from cluster.flows.records import MethodOptions, StepState
+from cluster.flows.wire import Failure
+
+
+def retry_delay_ms(step: StepState, failure: Failure, now_ms: int) -> int | None:
+    """Milliseconds until the next attempt, or None when the policy allows none.
+
+    ``step`` is the execution whose current attempt failed. A delay the handler asked for changes
+    no limit. The total duration only decides whether another attempt is made.
+    """
+    policy = step.options.of(step.method)
+    if failure.non_retryable:
+        return None
+    if policy.max_attempts and step.attempt >= policy.max_attempts:
+        return None
+    if step.first_attempt_at_ms and now_ms - step.first_attempt_at_ms >= policy.total_ms:
+        return None
+    if failure.retry_after_seconds is not None:
+        return int(failure.retry_after_seconds * 1000)
+    return _backoff_ms(policy, step.attempt)
+
+
+def _backoff_ms(policy: MethodOptions, attempt: int) -> int:
+    """The pause after ``attempt``: initial x coefficient^(attempt - 1), at most the longest."""
+    pause = float(policy.initial_ms)
+    for _ in range(attempt - 1):
+        pause *= policy.coefficient
+        if pause >= policy.longest_ms or policy.coefficient == 1:
+            break
+    return min(int(pause), policy.longest_ms)

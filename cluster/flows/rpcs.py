@@ -1,0 +1,138 @@
+"""RPCs: what a handler gets, and what becomes of what it did.
+
+Finding a worker is not done here. ``begin_rpc`` makes the task, whoever runs it gives the output to
+``apply_rpc`` or the task to ``end_rpc``; nothing of an RPC is stored but its locks, which a timer
+takes back if this node dies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from cluster.errors import Refused
+from cluster.flows import machine
+from cluster.flows.changes import Changes, View
+from cluster.flows.clients import Clients
+from cluster.flows.deciding import Job
+from cluster.flows.decision import json_object
+from cluster.flows.records import FlowRun
+from cluster.flows.wire import RpcOutput, read_output
+
+LOCK_GRACE_MS: Final = 5_000
+"""Locks of an RPC outlive its deadline by this much, for the commit of what it did."""
+
+
+@dataclass(frozen=True, slots=True)
+class RpcTask:
+    """An RPC on its way to a worker. ``body`` is its task as JSON, but for what only the hand-out
+    knows. ``last_worker`` served the flow last ("" when nobody did).
+    """
+
+    rpc_id: str
+    namespace: str
+    flow_type: str
+    flow_id: str
+    run_id: str
+    name: str
+    last_worker: str
+    body: bytes
+    locks: tuple[str, ...] = ()
+
+
+class Rpcs(Clients):
+    """Begins and ends RPCs."""
+
+    async def begin_rpc(
+        self,
+        namespace: str,
+        flow_id: str,
+        name: str,
+        payload: bytes,
+        run_id: str | None = None,
+        *,
+        locks: Sequence[str] = (),
+        timeout_ms: int = 10_000,
+    ) -> RpcTask:
+        """An RPC to the flow as it is now; with ``locks`` nobody else holds those attributes meanwhile.
+
+        A closed flow can be asked too, but not changed. Raises Refused (flow_not_found 404;
+        rpc_lock_conflict, flow_closed, flow_closing 409; structural_limit_exceeded 422).
+        """
+        run = await self.read(namespace, flow_id, run_id)
+        rpc_id = f"{self._random.getrandbits(80):020x}"
+        wanted = tuple(dict.fromkeys(locks))
+        if wanted:
+            run = await self._lock(run.info.run_id, rpc_id, wanted, timeout_ms)
+        body = {
+            "kind": "rpc",
+            "namespace": namespace,
+            "flow_type": run.info.flow_type,
+            "flow_id": flow_id,
+            "run_id": run.info.run_id,
+            "rpc_name": name,
+            "input": orjson.Fragment(payload),
+            "attributes": orjson.Fragment(json_object(run.attributes)),
+            "method_timeout_ms": timeout_ms,
+            "heartbeat_timeout_ms": 0,
+        }
+        return RpcTask(
+            rpc_id=rpc_id,
+            namespace=namespace,
+            flow_type=run.info.flow_type,
+            flow_id=flow_id,
+            run_id=run.info.run_id,
+            name=name,
+            last_worker=run.state.last_worker,
+            body=orjson.dumps(body),
+            locks=wanted,
+        )
+
+    async def _lock(self, run_id: str, rpc_id: str, locks: tuple[str, ...], timeout_ms: int) -> FlowRun:
+        seen: list[View] = []
+
+        def decide(view: View, now_ms: int) -> Changes:
+            seen.append(view)
+            deadline_ms = now_ms + timeout_ms + LOCK_GRACE_MS
+            return machine.begin_rpc(view, rpc_id, locks, deadline_ms, now_ms, self._limits)
+
+        await self.decide(Job(run_id, decide))
+        return seen[-1].run
+
+    async def apply_rpc(
+        self, rpc: RpcTask, worker_id: str, output: bytes | dict[str, Any] | None
+    ) -> dict[str, Any]:
+        """Do what the handler decided; its result as ``{"result": ...}``.
+
+        Raises Refused: invalid_output 422; flow_closed, flow_closing, rpc_lock_conflict 409, when it
+        came too late, so the handler ran for nothing.
+        """
+        try:
+            found = read_output(RpcOutput, output)
+        except Refused:
+            await self.end_rpc(rpc)
+            raise
+        if rpc.locks or found.attributes or found.publish or found.next:
+
+            def decide(view: View, now_ms: int) -> Changes:
+                return machine.apply_rpc(view, rpc.rpc_id, rpc.locks, found, worker_id, now_ms, self._limits)
+
+            try:
+                await self.decide(Job(rpc.run_id, decide))
+            except Refused:
+                await self.end_rpc(rpc)
+                raise
+        return {"result": orjson.Fragment(bytes(found.result))}
+
+    async def end_rpc(self, rpc: RpcTask) -> None:
+        """The RPC came to nothing: its locks are free again."""
+        if not rpc.locks:
+            return
+
+        def decide(view: View, now_ms: int) -> Changes:
+            return machine.end_rpc(view, rpc.rpc_id, now_ms, self._limits)
+
+        await self.decide(Job(rpc.run_id, decide))

@@ -1,0 +1,182 @@
+"""How runs of flows lie in the store, and what a node remembers of them.
+
+Run hash (``keys.run``): ``fl`` marks a flow, ``v`` version, ``i`` info, ``s`` state, ``at``
+attributes, ``x:<k>`` open step executions, ``c`` set once nothing may be handed out any more,
+``st``, ``type`` and ``wid`` for lists, ``rids`` the last request ids. ``flow_keys`` names every key
+that outlives the run.
+
+The memory saves the read before a decision when this node changed the run last. It is a guess:
+every commit is conditional on the version and on the task it ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgpack
+import msgspec
+from cachetools import LRUCache
+
+from cluster.flows.changes import Changes
+from cluster.flows.records import FlowInfo, FlowRun, FlowState, StepState, Task
+from cluster.ids import TaskId, TaskKind, partition_of_run
+from cluster.store.keys import Keys
+from cluster.store.store import Store
+
+CACHE_BYTES: Final = 32 * 1024 * 1024
+CACHED_RUN_BYTES: Final = 1024 * 1024
+"""What is remembered of one run at most; a run that grows over it is read anew."""
+
+_encoder = msgspec.msgpack.Encoder()
+_info = msgspec.msgpack.Decoder(FlowInfo)
+_state = msgspec.msgpack.Decoder(FlowState)
+_step = msgspec.msgpack.Decoder(StepState)
+_attributes = msgspec.msgpack.Decoder(dict[str, bytes])
+
+encode_record = _encoder.encode
+decode_info = _info.decode
+decode_state = _state.decode
+
+
+def step_field(k: int) -> str:
+    """Field of an open step execution."""
+    return f"x:{k}"
+
+
+def step_task_id(run_id: str, k: int) -> str:
+    """Task id of a step execution, whichever method runs."""
+    return str(TaskId(run_id, TaskKind.STEP, k))
+
+
+def flow_keys(keys: Keys, info: FlowInfo) -> tuple[str, ...]:
+    """Keys that a closed run leaves behind, for whoever ends its retention.
+
+    Besides, it is a member of ``keys.flows`` and ``keys.closed_flows``; and ``keys.flow`` goes with
+    it if that still names it as the current run.
+    """
+    partition = partition_of_run(info.run_id) or 0
+    return (keys.run(partition, info.run_id), keys.steps(partition, info.run_id))
+
+
+@dataclass(slots=True)
+class Wants:
+    """What to read of a run beside its state."""
+
+    steps: set[int] = field(default_factory=set)
+    tasks: set[int] = field(default_factory=set)
+    messages: dict[str, int] = field(default_factory=dict)
+    every_step: bool = False
+    every_task: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A run as one moment showed it, or as this node remembers it (``now_ms`` 0)."""
+
+    run: FlowRun
+    tasks: dict[int, Task] = field(default_factory=dict)
+    messages: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
+    now_ms: int = 0
+
+    @property
+    def sure(self) -> bool:
+        return self.now_ms > 0
+
+    def after(self, changes: Changes) -> Picture:
+        """What a commit of ``changes`` leaves; no longer sure."""
+        steps = {**self.run.steps, **changes.steps}
+        run = msgspec.structs.replace(
+            self.run,
+            state=changes.state,
+            version=self.run.version + 1,
+            attributes=self.run.attributes if changes.attributes is None else changes.attributes,
+            steps={k: step for k, step in steps.items() if step is not None},
+        )
+        return Picture(run)
+
+
+async def load(store: Store, run_id: str, wants: Wants) -> Picture | None:
+    """Read a run from the store; None when there is none (or the id is no run of a flow)."""
+    keys = store.keys
+    partition = partition_of_run(run_id)
+    if partition is None or partition >= keys.partitions:
+        return None
+    ks = sorted(wants.tasks)
+    fields: str | list[str] = "all" if wants.every_step else [step_field(k) for k in sorted(wants.steps)]
+    channels: list[str | int] = []
+    for name, count in wants.messages.items():
+        channels += [keys.channel(partition, run_id, name), count]
+    request = msgpack.packb(
+        [fields, [step_task_id(run_id, k) for k in ks], channels],
+        use_bin_type=False,
+        unicode_errors="surrogatepass",
+    )
+    reply = await store.run(
+        "flow", [keys.run(partition, run_id)], [keys.base(partition), request], idempotent=True
+    )
+    if reply is None:
+        return None
+    now, version, info, state, attributes, steps, tasks, messages = reply
+    run = FlowRun(
+        info=_info.decode(info),
+        state=_state.decode(state),
+        version=int(version),
+        attributes=_attributes.decode(attributes) if attributes else {},
+        steps={
+            int(name[2:]): _step.decode(value) for name, value in zip(steps[::2], steps[1::2], strict=True)
+        },
+    )
+    picture = Picture(
+        run=run,
+        tasks={k: _task(row) for k, row in zip(ks, tasks, strict=True)},
+        messages={name: tuple(values) for name, values in zip(wants.messages, messages, strict=True)},
+        now_ms=int(now),
+    )
+    if wants.every_task and not wants.tasks.issuperset(run.state.open):
+        wants.tasks |= set(run.state.open)
+        return await load(store, run_id, wants)
+    return picture
+
+
+def _task(row: list[Any]) -> Task:
+    state, attempt, delivery, owner, leased, heartbeat, checkpoint, session = row
+    return Task(
+        state=state.decode(),
+        attempt=int(attempt or 0),
+        delivery=int(delivery or 0),
+        owner=owner.decode(errors="surrogatepass"),
+        leased_at_ms=int(leased or 0),
+        heartbeat_at_ms=int(heartbeat or 0),
+        checkpoint=checkpoint,
+        session=session.decode(),
+    )
+
+
+@dataclass(slots=True)
+class _Cached:
+    run: FlowRun
+    size: int
+
+
+class FlowCache:
+    """Runs this node changed last."""
+
+    def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
+        self._runs: LRUCache[str, _Cached] = LRUCache(max_bytes, getsizeof=lambda cached: cached.size)
+
+    def learn(self, run: FlowRun, written: int) -> None:
+        """This node committed ``run`` and wrote about ``written`` bytes of it."""
+        run_id = run.info.run_id
+        known = self._runs.pop(run_id, None)
+        size = written + (known.size if known else 0)
+        if not run.state.status.closed and size <= CACHED_RUN_BYTES:
+            self._runs[run_id] = _Cached(run, size)
+
+    def forget(self, run_id: str) -> None:
+        self._runs.pop(run_id, None)
+
+    def guess(self, run_id: str) -> Picture | None:
+        """What this node remembers of a run."""
+        cached = self._runs.get(run_id)
+        return None if cached is None else Picture(cached.run)
