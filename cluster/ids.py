@@ -13,7 +13,12 @@ activity attempt      activity ``-`` n ``.`` d   ``01KB…0G-a5-2.0``
 step of a flow        run ``-s`` index           ``01KB…0G-s7`` (its task has the same id)
 step attempt          step, method, ``-`` n.d    ``01KB…0G-s7e-2.0`` (``w`` wait_for, ``e`` execute)
 timer                 run ``-t`` step            ``01KB…0G-t6``
+condition wait        run ``-q`` step            ``01KB…0G-q7``
+child call            run ``-k`` step            ``01KB…0G-k8``
+client command        run ``-m`` number          ``01KB…0G-m1``
+signal, update        run ``-s``, ``-u`` number  ``01KB…0G-s1``
 event                 run ``-e`` ordinal         ``01KB…0G-e12``
+event that waited     run ``-p`` number          ``01KB…0G-p2``
 ====================  =========================  =====================================
 
 ``n`` is the attempt the user sees, ``d`` (delivery) counts how often that attempt came back
@@ -23,6 +28,7 @@ unconsumed. The pair makes every hand-out distinct.
 from __future__ import annotations
 
 import binascii
+import hashlib
 import re
 from dataclasses import dataclass
 from enum import StrEnum
@@ -92,6 +98,24 @@ def draw_workflow_id(partition: int, partitions: int, now_ms: int, random: Rando
         candidate = new_run_id(random.getrandbits(PARTITION_BITS), now_ms, random)
         if partition_of_workflow(candidate, partitions) == partition:
             return candidate
+
+
+def derived_run_id(run_id: str, label: str, partition: int, now_ms: int) -> str:
+    """The id of a run that ``run_id`` begins: the same inputs give the same id, in ``partition``."""
+    digest = hashlib.sha256(f"{run_id}/{label}/{now_ms}".encode()).digest()
+    low = int.from_bytes(digest[:10], "big") & ~_MASK | partition
+    return str(ULID.from_int((now_ms & ((1 << 48) - 1)) << 80 | low))
+
+
+def derived_workflow_id(seed: str, partition: int, partitions: int, now_ms: int) -> str:
+    """The id of a workflow that a run begins, in ``partition`` (rule F1); drawn from ``seed`` alone,
+    so that a decision stays a function of its inputs."""
+    draw = 0
+    while True:
+        candidate = derived_run_id(seed, f"workflow {draw}", 0, now_ms)
+        if partition_of_workflow(candidate, partitions) == partition:
+            return candidate
+        draw += 1
 
 
 def partition_of_run(run_id: str) -> int | None:

@@ -101,6 +101,17 @@ def decode(payload: Payload) -> Any:
     return value
 
 
+def json_view(value: Any) -> Any:
+    """A decoded value as JSON can show it: bytes as text, unreadable ones replaced."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, list):
+        return [json_view(item) for item in value]
+    if isinstance(value, dict):
+        return {key: json_view(item) for key, item in value.items()}
+    return value
+
+
 def _write_value(out: bytearray, value: object, depth: int) -> None:
     match value:
         case None:

@@ -25,6 +25,7 @@ from cluster.admission.limit_store import LimitStore
 from cluster.bootstrap import ClusterRecord, bootstrap
 from cluster.clock import Clock
 from cluster.cohorts import Cohorts
+from cluster.contracts import Contracts
 from cluster.errors import StartupError
 from cluster.fleet import Fleet
 from cluster.membership.membership import Membership
@@ -73,6 +74,7 @@ class Node:
     namespaces: NamespaceStore
     workers: WorkerStore
     fleet: Fleet
+    contracts: Contracts
     cohorts: Cohorts
     queries: QueryBroker
     query_polls: QueryPolls
@@ -117,7 +119,11 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
         clock = Clock()
         runs = RunCache()
         leases = LeaseTimes(settings.workflow_task_timeout * 1000, settings.activity_task_timeout * 1000)
-        limits = Limits(pending_activity_count=settings.max_pending_activities)
+        limits = Limits(
+            pending_activity_count=settings.max_pending_activities,
+            pending_child_count=settings.max_pending_children,
+            memo_size=settings.max_memo_bytes,
+        )
         engine = Engine(store, clock, runs, leases=leases, limits=limits, random=random)
         namespaces = NamespaceStore(store, clock.now_ms, settings.history_retention_days)
         schedules = Schedules(store, clock, namespaces, runs, leases=leases, random=random)
@@ -145,6 +151,7 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
             random=random,
             peek_seconds=settings.worker_poll_interval_ms / 1000,
         )
+        fleet = Fleet(store, clock.now_ms, settings.worker_stale_after_seconds * 1000)
         node = Node(
             settings=settings,
             cluster=record,
@@ -153,7 +160,8 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
             membership=membership,
             namespaces=namespaces,
             workers=WorkerStore(store, clock.now_ms),
-            fleet=Fleet(store, clock.now_ms, settings.worker_stale_after_seconds * 1000),
+            fleet=fleet,
+            contracts=Contracts(fleet),
             cohorts=Cohorts(store),
             queries=QueryBroker(
                 store,
@@ -177,6 +185,7 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
         await node.namespaces.watch()
         await node.workers.watch()
         await node.polls.watch()
+        await engine.watch_updates()
         await node.limits.watch()
         await node.queries.watch()
         await node.cohorts.watch()

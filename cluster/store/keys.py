@@ -13,6 +13,8 @@ key                 type    holds; lifetime
 ``P:wf:<id>``       hash    workflow instance: namespace, current run, run count; retention
 ``P:run:<run>``     hash    run: version, info, state, items, request ids; retention
 ``P:hist:<run>``    list    events of a run, ordinal = index + 1; retention
+``P:pend:<run>``    list    events that wait for the leased workflow task; until it ends
+``P:cmd:<run>``     hash    answers to clients: ``r:<request id>``, ``u:<update id>``; with its run
 ``P:runs:<ns>``     zset    runs of a namespace by start time (ms); retention
 ``P:closed:<ns>``   zset    closed runs by close time (ms); retention
 ``P:fl:<ns>:<id>``  hash    flow: current run, run count; retention of its current run
@@ -176,6 +178,12 @@ class Keys:
 
     def history(self, partition: int, run_id: str) -> str:
         return f"{self.base(partition)}:hist:{run_id}"
+
+    def pending(self, partition: int, run_id: str) -> str:
+        return f"{self.base(partition)}:pend:{run_id}"
+
+    def commands(self, partition: int, run_id: str) -> str:
+        return f"{self.base(partition)}:cmd:{run_id}"
 
     def runs(self, partition: int, namespace: str) -> str:
         return f"{self.base(partition)}:runs:{encode(namespace)}"

@@ -62,6 +62,21 @@ def _created(task: ReadyTask) -> list[Any]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class BeginRun:
+    """A run to be created. ``fields`` are those of its hash, ``events`` its history so far;
+    ``workflow_part`` and ``namespace_part`` are the names as key parts."""
+
+    run_id: str
+    workflow_part: str
+    namespace: str
+    namespace_part: str
+    number: int
+    started_ms: int
+    fields: Mapping[str, Value]
+    events: Sequence[bytes]
+
+
 @dataclass(slots=True)
 class Transaction:
     """Collects conditions and operations for one partition.
@@ -140,6 +155,30 @@ class Transaction:
         """RPUSH ``values`` to a list."""
         for start in range(0, len(values), _CHUNK):
             self.redis("RPUSH", key, *values[start : start + _CHUNK])
+
+    def begin(self, run: BeginRun) -> None:
+        """Create a run: its hash, its history, its place in the list and that of its workflow id."""
+        flat: list[Value] = [part for item in run.fields.items() for part in item]
+        self.operations.append(
+            [
+                "@begin",
+                run.run_id,
+                run.workflow_part,
+                run.namespace,
+                run.namespace_part,
+                str(run.number),
+                str(run.started_ms),
+                [str(part) if isinstance(part, int) else part for part in flat],
+                list(run.events),
+            ]
+        )
+
+    def release(self, run_id: str, ordinal: int, signals_to: str = "", signals_ordinal: int = 0) -> None:
+        """Append a run's pending events to its history, the first as number ``ordinal``.
+
+        With ``signals_to`` the signals among them go to that run's history instead.
+        """
+        self.operations.append(["@release", run_id, str(ordinal), signals_to, str(signals_ordinal)])
 
     def enqueue(self, task: ReadyTask) -> None:
         """Create the task record and its queue entry; update the head; wake."""

@@ -17,6 +17,7 @@ import trio
 from cluster.errors import HeadraceError
 from cluster.store.store import Store
 from cluster.store.transaction import Transaction
+from cluster.workflows.client_answers import Target
 from cluster.workflows.engine import Engine
 
 log = structlog.get_logger(__name__)
@@ -75,12 +76,12 @@ class DueWork:
                 nursery.start_soon(self._fire, limit, timer, due_ms)
             for task_id in leases:
                 nursery.start_soon(self._lapse, limit, task_id.decode())
-        failed = self.failures - failed
         if work is not None:
             await self._work_off(partition, work)
+        failed = self.failures - failed
         full = len(due) == BATCH or len(leases) == BATCH or work is not None
         following = now_ms if full else int(next_due)
-        done = len(due) + len(leases) - failed
+        done = max(0, len(due) + len(leases) - failed)
         return DueReport(now_ms, done, failed, following if following >= 0 else None)
 
     async def _fire(self, limit: trio.CapacityLimiter, timer: str, due_ms: int) -> None:
@@ -110,8 +111,27 @@ class DueWork:
             log.error("could not do what is due", kind=kind, name=name, exc_info=error)
 
     async def _work_off(self, partition: int, item: bytes) -> None:
+        """Do one chunk and take it off the list; one that fails goes to the end, so that it is tried
+        again after the others."""
         tx = Transaction(partition, frees=True)
-        for task_id in orjson.loads(item)["drop"]:
+        job = orjson.loads(item)
+        for task_id in job.get("drop", ()):
             tx.drop(task_id)
-        tx.redis("LREM", self._store.keys.work(partition), 1, item)
+        failed = self.failures
+        async with trio.open_nursery() as nursery:
+            limit = trio.CapacityLimiter(PARALLEL)
+            for child in job.get("close", ()):
+                nursery.start_soon(self._close, limit, child)
+        work = self._store.keys.work(partition)
+        tx.redis("LREM", work, 1, item)
+        if self.failures > failed:
+            tx.redis("RPUSH", work, item)
         await self._store.commit(tx)
+
+    async def _close(self, limit: trio.CapacityLimiter, child: dict[str, str]) -> None:
+        target = Target(child["ns"], child["workflow_id"])
+        async with limit:
+            try:
+                await self._engine.close_child(target, child["parent_run_id"], child["verb"], child["reason"])
+            except Exception as error:
+                self._failed("child", target.workflow_id, error)

@@ -27,7 +27,7 @@ from cluster.workflows.commands import ScheduleActivity
 from cluster.workflows.deadlines import LEASED, TimeoutKind
 from cluster.workflows.decision import Decision, activity_timer, untouched
 from cluster.workflows.events import EventType
-from cluster.workflows.failures import activity_failure, timeout_failure
+from cluster.workflows.failures import CANCELLATION, activity_failure, envelope, timeout_failure
 from cluster.workflows.records import ActivityState, Lease, Payload, Run
 
 _NO_LEASE = Lease(task_id="", state="")
@@ -38,10 +38,6 @@ _TIMEOUT_TEXTS = {
     TimeoutKind.HEARTBEAT: "The worker sent no heartbeat within the heartbeat timeout.",
     TimeoutKind.START_TO_CLOSE: "The attempt was not over within its start-to-close timeout.",
 }
-
-
-def envelope(payload: Payload) -> dict[str, str]:
-    return {"codec": payload.codec, "blob": payload.blob}
 
 
 def schedule(decision: Decision, command: ScheduleActivity, step: int, task_id: str | None) -> None:
@@ -232,13 +228,34 @@ def _make_ready(decision: Decision, activity: ActivityState) -> None:
 
 def _end(decision: Decision, activity: ActivityState, event: EventType, payload: Mapping[str, Any]) -> None:
     """Writes the activity's last event and drops what is left of it."""
-    wakes = decision.end_activity(activity)
-    decision.record(event, payload, wakes=wakes)
+    decision.end_activity(activity)
+    decision.end(activity.group, event, payload, failed=event is not EventType.ACTIVITY_COMPLETED)
+    _drop(decision, activity)
+    hosting.finish(decision, event, payload)
+
+
+def withdraw(decision: Decision, activity: ActivityState) -> None:
+    """Ends an open activity without an event: its operation was cancelled."""
+    decision.end_activity(activity)
+    _drop(decision, activity)
+
+
+def cancelled_payload(decision: Decision, activity: ActivityState, reason: str) -> dict[str, Any]:
+    """Payload of the event that says that an open activity was cancelled with its run."""
+    return _identity(decision, activity) | {
+        "attempt_number": activity.attempt,
+        "message": reason,
+        "closed_reason": "cancelled",
+        "failure_category": CANCELLATION,
+        "non_retryable": True,
+    }
+
+
+def _drop(decision: Decision, activity: ActivityState) -> None:
     if activity.waiting:
         decision.effects.append(Disarm(activity_timer(activity.step)))
     else:
         decision.effects.append(DropTask(decision.activity_id(activity.step)))
-    hosting.finish(decision, event, payload)
 
 
 def _record_attempt(decision: Decision, activity: ActivityState, lease: Lease) -> None:

@@ -1,66 +1,29 @@
-"""Start and end of a run."""
+"""The end of a run: by a command of its worker, by a client, by its timeouts.
+
+A run that ends with a retry policy and attempts left, or by continue-as-new, is followed by the
+next run of the same workflow id, begun in the same commit.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, assert_never
 
-from cluster.times import iso_ms, iso_seconds
-from cluster.workflows import deadlines, hosting
-from cluster.workflows.activities import envelope, schedule
-from cluster.workflows.changes import Arm, Changes, Disarm
-from cluster.workflows.commands import Command, CompleteWorkflow, FailWorkflow, ScheduleActivity
+from cluster.times import iso_ms
+from cluster.workflows import activities, deadlines, retry, starting, timers
+from cluster.workflows.changes import Changes, Disarm
+from cluster.workflows.command_records import CompleteWorkflow, ContinueAsNew, FailWorkflow
+from cluster.workflows.commands import Command
 from cluster.workflows.deadlines import RunTimeoutKind
 from cluster.workflows.decision import RUN_TIMER, Decision, untouched
 from cluster.workflows.events import EventType
-from cluster.workflows.failures import APPLICATION, TIMEOUT
-from cluster.workflows.records import Lease, Run, RunInfo, RunState, RunStatus
+from cluster.workflows.failures import APPLICATION, TIMEOUT, envelope
+from cluster.workflows.records import Lease, Run, RunInfo, RunStatus
 
 COMPLETED = "completed"
 FAILED = "failed"
 TIMED_OUT = "timed_out"
-
-
-def start(info: RunInfo, now_us: int) -> Changes:
-    """The first decision of a run; its state, two events and the first workflow task."""
-    decision = _started(info, now_us)
-    decision.open_workflow_task()
-    return decision.changes()
-
-
-def start_host(info: RunInfo, activity: ScheduleActivity, now_us: int) -> Changes:
-    """The first decision of a run that hosts a standalone activity: it has no workflow task."""
-    decision = _started(info, now_us)
-    schedule(decision, activity, hosting.ONLY_STEP, None)
-    decision.set(status=RunStatus.WAITING, next_step=hosting.ONLY_STEP + 1)
-    return decision.changes()
-
-
-def _started(info: RunInfo, now_us: int) -> Decision:
-    decision = Decision(Run(info=info, state=RunState(), version=0), now_us)
-    identity: dict[str, Any] = {
-        "workflow_id": info.workflow_id,
-        "workflow_instance_id": info.workflow_id,
-        "workflow_run_id": info.run_id,
-        "workflow_type": info.workflow_type,
-    }
-    decision.record(EventType.START_ACCEPTED, identity | {"outcome": "started_new"})
-    optional = {
-        "business_key": info.business_key,
-        "memo": info.memo or None,
-        "search_attributes": info.search_attributes or None,
-        "execution_timeout_seconds": info.execution_timeout_seconds,
-        "run_timeout_seconds": info.run_timeout_seconds,
-        "execution_deadline_at": info.execution_deadline_ms and iso_seconds(info.execution_deadline_ms),
-        "run_deadline_at": info.run_deadline_ms and iso_seconds(info.run_deadline_ms),
-        "compatibility": info.marker or None,
-    }
-    started = identity | {"run_number": info.run_number, "task_queue": info.task_queue}
-    started |= {name: value for name, value in optional.items() if value is not None}
-    decision.record(EventType.WORKFLOW_STARTED, started)
-    due = deadlines.run_due_ms(info)
-    if due is not None:
-        decision.effects.append(Arm(RUN_TIMER, due))
-    return decision
+CONTINUED = "continued"
 
 
 def close_by_command(decision: Decision, command: Command, task_id: str) -> None:
@@ -80,12 +43,89 @@ def close_by_command(decision: Decision, command: Command, task_id: str) -> None
             decision.set(output=result)
         case FailWorkflow(failure=failure):
             failure = {"failure_category": APPLICATION, "non_retryable": False} | failure
-            decision.close(
-                RunStatus.FAILED, FAILED, EventType.WORKFLOW_FAILED, failure, workflow_task_id=task_id
-            )
-            decision.set(failure=failure)
+            _fail(decision, FAILED, EventType.WORKFLOW_FAILED, failure, task_id)
+        case ContinueAsNew():
+            _continue(decision, command, task_id)
         case _:
             raise AssertionError(f"{command} does not end a run")
+
+
+def _continue(decision: Decision, command: ContinueAsNew, task_id: str) -> None:
+    """Ends the run and begins the next one. Signals no task has seen go along: none is lost."""
+    info = decision.info
+    changed: dict[str, Any] = {
+        "workflow_type": command.workflow_type or info.workflow_type,
+        "task_queue": command.queue or info.task_queue,
+        "attempt": 1,
+    }
+    if command.arguments is not None:
+        changed |= {"input": command.arguments, "payload_codec": command.arguments.codec}
+    signals = decision.state.pending_signals
+    following = starting.next_run(info, decision.now_us, signals=signals, **changed)
+    decision.hand_over(following)
+    payload = {
+        "continued_to_run_id": following.info.run_id,
+        "closed_reason": CONTINUED,
+        "workflow_type": following.info.workflow_type,
+        "task_queue": following.info.task_queue,
+    }
+    decision.close(
+        RunStatus.COMPLETED,
+        CONTINUED,
+        EventType.WORKFLOW_CONTINUED_AS_NEW,
+        payload,
+        workflow_task_id=task_id,
+        continued=True,
+    )
+
+
+def _fail(
+    decision: Decision,
+    reason: str,
+    event: EventType,
+    failure: Mapping[str, Any],
+    task_id: str | None,
+    *,
+    retryable: bool = True,
+) -> None:
+    """Ends the run as failed; one with tries left is followed by the next try."""
+    info = decision.info
+    delay = retry.run_delay(info, failure) if retryable else None
+    payload = dict(failure)
+    if delay is not None:
+        following = starting.next_run(info, decision.now_us, delay_seconds=delay, attempt=info.attempt + 1)
+        decision.starts.append(following)
+        payload |= {"retried_as_run_id": following.info.run_id, "retry_delay_seconds": delay}
+    decision.close(
+        RunStatus.FAILED, reason, event, payload, workflow_task_id=task_id, continued=delay is not None
+    )
+    decision.set(failure=dict(failure))
+
+
+def stop(
+    decision: Decision,
+    run: Run,
+    status: RunStatus,
+    reason: str | None,
+    request: EventType,
+    ending: EventType,
+    command_id: str,
+) -> None:
+    """Cancels or terminates a run at once; no code of the workflow runs any more (sdk-wire 4.9)."""
+    decision.release()
+    said = {"reason": reason, "workflow_command_id": command_id}
+    decision.record(request, said, workflow_command_id=command_id)
+    text = reason or f"The workflow was {status.value}."
+    for step in run.state.activities:
+        activity = run.activities.get(step)
+        if activity is not None:
+            payload = activities.cancelled_payload(decision, activity, text)
+            decision.record(EventType.ACTIVITY_CANCELLED, payload)
+    for step in run.state.timers:
+        timer = run.timers.get(step)
+        if timer is not None:
+            decision.record(EventType.TIMER_CANCELLED, timers.cancelled_payload(decision, timer))
+    decision.close(status, status.value, ending, said, workflow_command_id=command_id)
 
 
 def run_deadline(run: Run, task_lease: Lease, now_us: int) -> Changes:
@@ -100,18 +140,20 @@ def run_deadline(run: Run, task_lease: Lease, now_us: int) -> Changes:
     if kind is None:
         decision.arm(RUN_TIMER, deadlines.run_due_ms(run.info))
         return untouched(run, *decision.effects)
-    match kind:
-        case RunTimeoutKind.EXECUTION:
-            due = run.info.execution_deadline_ms
-            text = "The workflow was not over within its execution timeout."
-        case RunTimeoutKind.RUN:
-            due = run.info.run_deadline_ms
-            text = "The run was not over within its run timeout."
-        case _:
-            assert_never(kind)
+    text, due = _overdue(run.info, kind)
     failure: dict[str, Any] = {"timeout_kind": kind.value, "message": text, "failure_category": TIMEOUT}
     if due is not None:
         failure["deadline_at"] = iso_ms(due)
-    decision.close(RunStatus.FAILED, TIMED_OUT, EventType.WORKFLOW_TIMED_OUT, failure)
-    decision.set(failure=failure)
+    retryable = kind is RunTimeoutKind.RUN
+    _fail(decision, TIMED_OUT, EventType.WORKFLOW_TIMED_OUT, failure, None, retryable=retryable)
     return decision.changes()
+
+
+def _overdue(info: RunInfo, kind: RunTimeoutKind) -> tuple[str, int | None]:
+    match kind:
+        case RunTimeoutKind.EXECUTION:
+            return "The workflow was not over within its execution timeout.", info.execution_deadline_ms
+        case RunTimeoutKind.RUN:
+            return "The run was not over within its run timeout.", info.run_deadline_ms
+        case _:
+            assert_never(kind)

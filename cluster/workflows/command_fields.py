@@ -30,6 +30,13 @@ _STRINGS: Final = (
     "cancellation_policy",
     "condition_key",
     "condition_definition_fingerprint",
+    "outcome",
+    "execution_mode",
+    "timeout_kind",
+    "selection_group_id",
+    "member_key",
+    "operation_kind",
+    "operation_identity",
 )
 _OBJECTS: Final = ("retry_policy", "attributes", "exception", "worker_session")
 _BOOLEANS: Final = ("non_retryable",)
@@ -57,6 +64,7 @@ _SCOPES: Final[Mapping[str, tuple[str, ...]]] = {
     "execution_timeout_seconds": _CHILD,
     "run_timeout_seconds": _CHILD,
     "non_retryable": ("fail_workflow", "fail_update"),
+    "parent_close_policy": _CHILD,
 }
 _ORDERED: Final = (
     ("heartbeat_timeout", "start_to_close_timeout"),

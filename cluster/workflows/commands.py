@@ -7,17 +7,40 @@ passed into records and refuses types this server does not apply.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from enum import StrEnum
+from typing import Any, Final, TypeVar
 
 from cluster import payloads
 from cluster.errors import ValidationFailed
 from cluster.workflows import groups
 from cluster.workflows.command_fields import check_fields, integer
+from cluster.workflows.command_records import (
+    TERMINAL,
+    CancelSelectionOperation,
+    Command,
+    CompleteUpdate,
+    CompleteWorkflow,
+    ContinueAsNew,
+    FailUpdate,
+    FailWorkflow,
+    LocalOutcome,
+    OpenConditionWait,
+    ParentClosePolicy,
+    RecordLocalActivity,
+    RecordSideEffect,
+    RecordVersionMarker,
+    ScheduleActivity,
+    StartChildWorkflow,
+    StartTimer,
+    UpsertMemo,
+    UpsertSearchAttributes,
+)
 from cluster.workflows.records import Payload, RetryPolicy
 
 __all__ = [
+    "COMMAND_TYPES",
     "Command",
     "CompleteWorkflow",
     "FailWorkflow",
@@ -32,56 +55,55 @@ __all__ = [
     "payloads_of",
 ]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleActivity:
-    activity_type: str
-    queue: str | None = None
-    arguments: Payload | None = None
-    retry: RetryPolicy | None = None
-    start_to_close_seconds: int | None = None
-    schedule_to_start_seconds: int | None = None
-    schedule_to_close_seconds: int | None = None
-    heartbeat_seconds: int | None = None
-    cancellation_policy: str | None = None
-    worker_session: dict[str, Any] | None = None
-    group: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartTimer:
-    delay_seconds: int
-    group: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordSideEffect:
-    result: Payload | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordVersionMarker:
-    change_id: str
-    version: int
-    min_supported: int | None
-    max_supported: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompleteWorkflow:
-    result: Payload | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailWorkflow:
-    """``failure`` holds the command's fields as they came, without its type."""
-
-    failure: dict[str, Any]
-
-
-Command = (
-    ScheduleActivity | StartTimer | RecordSideEffect | RecordVersionMarker | CompleteWorkflow | FailWorkflow
+COMMAND_TYPES: Final = (
+    "complete_workflow",
+    "fail_workflow",
+    "continue_as_new",
+    "schedule_activity",
+    "start_timer",
+    "start_child_workflow",
+    "record_side_effect",
+    "record_version_marker",
+    "upsert_search_attributes",
+    "upsert_memo",
+    "open_condition_wait",
+    "complete_update",
+    "fail_update",
+    "record_local_activity",
+    "cancel_selection_operation",
 )
+"""What ``normalise`` accepts, in the order in which it is advertised (F16)."""
+
+MAX_MEMO_ENTRIES: Final = 100
+_UPDATE_ID = re.compile(r".+-u([1-9][0-9]{0,15})")
+_MEMO_KEY = re.compile(r"(?![0-9]+$)[A-Za-z0-9_.:-]{1,64}")
+_ATTRIBUTE_KEY = re.compile(r"[a-zA-Z][a-zA-Z0-9_]{0,127}")
+_LOCAL_REPORT: Final = (
+    "attempts",
+    "message",
+    "exception_type",
+    "exception_class",
+    "exception",
+    "non_retryable",
+    "timeout_kind",
+    "retry_policy",
+    "start_to_close_timeout",
+    "schedule_to_start_timeout",
+    "schedule_to_close_timeout",
+    "heartbeat_timeout",
+    "cancellation_policy",
+)
+_SELECTION_FIELDS: Final = (
+    "selection_group_id",
+    "member_key",
+    "member_index",
+    "member_base_sequence",
+    "member_size",
+    "operation_kind",
+    "operation_identity",
+)
+MAX_NAME: Final = 255
+E = TypeVar("E", bound=StrEnum)
 
 _FAILURE_FIELDS: Final = (
     "message",
@@ -94,12 +116,12 @@ _FAILURE_FIELDS: Final = (
 )
 
 
-_TERMINAL_TYPES: Final = ("complete_workflow", "fail_workflow")
+_TERMINAL_TYPES: Final = ("complete_workflow", "fail_workflow", "continue_as_new")
 
 
 def is_terminal(command: Command) -> bool:
     """Whether the command ends its run."""
-    return isinstance(command, (CompleteWorkflow, FailWorkflow))
+    return isinstance(command, TERMINAL)
 
 
 def ends_run(raw_commands: Sequence[Mapping[str, Any]]) -> bool:
@@ -107,16 +129,37 @@ def ends_run(raw_commands: Sequence[Mapping[str, Any]]) -> bool:
     return any(raw.get("type") in _TERMINAL_TYPES for raw in raw_commands)
 
 
+def cancels_operations(raw_commands: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a batch of raw commands holds one that ends operations opened earlier."""
+    return any(raw.get("type") == "cancel_selection_operation" for raw in raw_commands)
+
+
+def answered_updates(raw_commands: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Fields of the updates that a batch of raw commands answers (see ``storage.item_field``)."""
+    ids = (raw.get("update_id") for raw in raw_commands if raw.get("type") == "complete_update")
+    numbers = (_UPDATE_ID.fullmatch(update_id) for update_id in ids if isinstance(update_id, str))
+    return tuple(f"u:{match[1]}" for match in numbers if match is not None)
+
+
 def payloads_of(command: Command) -> tuple[Payload, ...]:
     """The payloads a command carries."""
     match command:
-        case ScheduleActivity(arguments=payload):
-            pass
-        case RecordSideEffect(result=payload) | CompleteWorkflow(result=payload):
-            pass
+        case RecordLocalActivity(arguments=arguments, result=result):
+            found: tuple[Payload | None, ...] = (arguments, result)
+        case (
+            ScheduleActivity(arguments=payload)
+            | StartChildWorkflow(arguments=payload)
+            | ContinueAsNew(arguments=payload)
+            | RecordSideEffect(result=payload)
+            | CompleteWorkflow(result=payload)
+            | CompleteUpdate(result=payload)
+        ):
+            found = (payload,)
+        case UpsertMemo(entries=entries):
+            found = (entries,)
         case _:
-            payload = None
-    return () if payload is None else (payload,)
+            found = ()
+    return tuple(payload for payload in found if payload is not None)
 
 
 def normalise(raw_commands: Sequence[Mapping[str, Any]], codec: str = payloads.CODEC) -> tuple[Command, ...]:
@@ -141,10 +184,40 @@ class _Reader:
     def command(self, number: int, raw: Mapping[str, Any]) -> Command | None:
         group = groups.fields(raw)
         match raw["type"]:
-            case "schedule_activity" if not groups.is_select(group):
+            case "schedule_activity":
                 return self._schedule_activity(number, raw, group)
-            case "start_timer" if not groups.is_select(group):
+            case "start_timer":
                 return self._start_timer(number, raw, group)
+            case "open_condition_wait":
+                return OpenConditionWait(
+                    key=raw.get("condition_key"),
+                    fingerprint=raw.get("condition_definition_fingerprint"),
+                    timeout_seconds=_optional_integer(raw, "timeout_seconds"),
+                    group=group,
+                )
+            case "start_child_workflow":
+                return self._start_child(number, raw, group)
+            case "record_local_activity":
+                return self._record_local_activity(number, raw, group)
+            case "upsert_memo":
+                return self._upsert_memo(number, raw)
+            case "upsert_search_attributes":
+                return self._upsert_search_attributes(number, raw)
+            case "complete_update":
+                result = self._payload(number, raw, "result")
+                if not self._require(number, raw, "update_id"):
+                    return None
+                return CompleteUpdate(update_id=raw["update_id"], result=result)
+            case "fail_update":
+                return self._fail_update(number, raw)
+            case "cancel_selection_operation":
+                return self._cancel_selection_operation(number, raw)
+            case "continue_as_new":
+                return ContinueAsNew(
+                    workflow_type=raw.get("workflow_type") or None,
+                    queue=raw.get("queue") or None,
+                    arguments=self._payload(number, raw, "arguments"),
+                )
             case "record_side_effect":
                 return RecordSideEffect(result=self._payload(number, raw, "result"))
             case "record_version_marker":
@@ -184,6 +257,112 @@ class _Reader:
         if not self._require(number, raw, "delay_seconds"):
             return None
         return StartTimer(delay_seconds=integer(raw["delay_seconds"]), group=group)
+
+    def _start_child(
+        self, number: int, raw: Mapping[str, Any], group: dict[str, Any]
+    ) -> StartChildWorkflow | None:
+        arguments = self._payload(number, raw, "arguments")
+        policy = self._choice(number, raw, "parent_close_policy", ParentClosePolicy)
+        if not self._require(number, raw, "workflow_type"):
+            return None
+        if len(raw["workflow_type"]) > MAX_NAME or len(raw.get("queue") or "") > MAX_NAME:
+            self._fault(number, "workflow_type", f"A name must not be longer than {MAX_NAME} characters.")
+        return StartChildWorkflow(
+            workflow_type=raw["workflow_type"],
+            queue=raw.get("queue") or None,
+            arguments=arguments,
+            parent_close_policy=policy or ParentClosePolicy.ABANDON,
+            policy_given=policy is not None,
+            cancellation_policy=raw.get("cancellation_policy"),
+            retry=_retry_policy(raw.get("retry_policy")),
+            execution_timeout_seconds=_optional_integer(raw, "execution_timeout_seconds"),
+            run_timeout_seconds=_optional_integer(raw, "run_timeout_seconds"),
+            group=group,
+        )
+
+    def _record_local_activity(
+        self, number: int, raw: Mapping[str, Any], group: dict[str, Any]
+    ) -> RecordLocalActivity | None:
+        arguments = self._payload(number, raw, "arguments")
+        result = self._payload(number, raw, "result")
+        outcome = self._choice(number, raw, "outcome", LocalOutcome)
+        named = self._require(number, raw, "activity_type")
+        if not self._require(number, raw, "outcome") or outcome is None or not named:
+            return None
+        if outcome is not LocalOutcome.COMPLETED:
+            self._require(number, raw, "message")
+        return RecordLocalActivity(
+            activity_type=raw["activity_type"],
+            outcome=outcome,
+            arguments=arguments,
+            result=result if outcome is LocalOutcome.COMPLETED else None,
+            report={name: raw[name] for name in _LOCAL_REPORT if raw.get(name) is not None},
+            group=group,
+        )
+
+    def _upsert_memo(self, number: int, raw: Mapping[str, Any]) -> UpsertMemo | None:
+        entries = self._payload(number, raw, "entries")
+        if entries is None:
+            self._require(number, raw, "entries")
+            return None
+        try:
+            values = payloads.decode(entries)
+        except payloads.PayloadError as error:
+            self._fault(number, "entries", f"The entries cannot be decoded: {error}.")
+            return None
+        if not isinstance(values, dict) or not values:
+            self._fault(number, "entries", "The entries must be a map of at least one entry.")
+            return None
+        if len(values) > MAX_MEMO_ENTRIES:
+            self._fault(number, "entries", f"At most {MAX_MEMO_ENTRIES} memo entries may be changed at once.")
+        for name in values:
+            if not _MEMO_KEY.fullmatch(name):
+                self._fault(number, "entries", f"The memo key {name[:64]!r} is not valid.")
+        return UpsertMemo(entries=entries, values=values)
+
+    def _upsert_search_attributes(self, number: int, raw: Mapping[str, Any]) -> UpsertSearchAttributes | None:
+        attributes = raw.get("attributes")
+        if not attributes:
+            self._fault(number, "attributes", "The attributes field is required and must not be empty.")
+            return None
+        for name in attributes:
+            if not _ATTRIBUTE_KEY.fullmatch(name):
+                self._fault(number, "attributes", f"The search attribute name {name[:128]!r} is not valid.")
+        return UpsertSearchAttributes(attributes=attributes)
+
+    def _fail_update(self, number: int, raw: Mapping[str, Any]) -> FailUpdate | None:
+        missing = [name for name in ("update_id", "message") if not self._require(number, raw, name)]
+        if missing:
+            return None
+        failure = {name: raw[name] for name in _FAILURE_FIELDS if raw.get(name) is not None}
+        return FailUpdate(update_id=raw["update_id"], failure=failure)
+
+    def _cancel_selection_operation(
+        self, number: int, raw: Mapping[str, Any]
+    ) -> CancelSelectionOperation | None:
+        missing = [name for name in _SELECTION_FIELDS[:1] if not self._require(number, raw, name)]
+        for name, least in (("member_base_sequence", 1), ("member_size", 1)):
+            value = raw.get(name)
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= groups.MAX_STEP:
+                self._fault(number, name, f"The {name} field must be an integer of at least {least}.")
+                missing.append(name)
+        if missing:
+            return None
+        return CancelSelectionOperation(
+            base=raw["member_base_sequence"],
+            size=raw["member_size"],
+            fields={name: raw[name] for name in _SELECTION_FIELDS if name in raw},
+        )
+
+    def _choice(self, number: int, raw: Mapping[str, Any], name: str, kinds: type[E]) -> E | None:
+        value = raw.get(name)
+        if value in (None, ""):
+            return None
+        try:
+            return kinds(value)
+        except ValueError:
+            self._fault(number, name, f"The {name} field must be one of {', '.join(kinds)}.")
+            return None
 
     def _record_version_marker(self, number: int, raw: Mapping[str, Any]) -> RecordVersionMarker | None:
         missing = [name for name in ("change_id", "version") if not self._require(number, raw, name)]

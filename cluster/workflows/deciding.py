@@ -16,10 +16,11 @@ from cluster.errors import ConditionFailed, Refused, StoreUnavailable
 from cluster.ids import partition_of_run
 from cluster.store.store import Store
 from cluster.store.transaction import Transaction, TransactionTooLarge
-from cluster.workflows import guards
+from cluster.workflows import guards, machine
 from cluster.workflows.changes import Changes
 from cluster.workflows.planning import LeaseTimes, plan
-from cluster.workflows.storage import RunCache, Snapshot, changed_run, load
+from cluster.workflows.records import Run
+from cluster.workflows.storage import RunCache, Snapshot, changed_run, item_field, load
 
 ATTEMPTS: Final = 20
 """How often a decision is made anew because somebody else changed the run meanwhile."""
@@ -29,16 +30,19 @@ ATTEMPTS: Final = 20
 class Step:
     """One decision about one run.
 
-    ``decide`` gets what was read and answers with changes, or None when there is nothing to do.
+    ``decide`` gets what was read and answers with changes, with the outcome alone when nothing
+    changes, or with None when there is nothing to do.
     ``expect`` adds the conditions that go beyond the run's version.
     """
 
     run_id: str
-    decide: Callable[[Snapshot], Changes | None]
+    decide: Callable[[Snapshot], Changes | dict[str, Any] | None]
     expect: Callable[[Transaction, Snapshot], None]
     task_id: str = ""
     fields: tuple[str, ...] = ()
     whole: bool = False
+    answer: str = ""
+    """The kept answer to a client to read along; such a run is always read anew."""
     ends: str = ""
     orphan: Callable[[], Awaitable[object]] | None = None
     """What to do when the run is gone; None: refuse."""
@@ -63,7 +67,7 @@ class Decider:
 
         ``fresh`` reads the run even when this node remembers it. Raises what the decision raises.
         """
-        remembered = not fresh
+        remembered = not fresh and not step.answer
         for _ in range(ATTEMPTS):
             snapshot = None
             if remembered:
@@ -73,7 +77,12 @@ class Decider:
             if snapshot is None:
                 remembered = False
                 snapshot = await load(
-                    self._store, step.run_id, task_id=step.task_id, fields=step.fields, whole=step.whole
+                    self._store,
+                    step.run_id,
+                    task_id=step.task_id,
+                    fields=step.fields,
+                    whole=step.whole,
+                    answer=step.answer,
                 )
             if snapshot is None:
                 if step.orphan is None:
@@ -81,7 +90,9 @@ class Decider:
                 await step.orphan()
                 return {}
             try:
-                changes = await self._decide_and_commit(step, snapshot)
+                changes = step.decide(snapshot)
+                if isinstance(changes, Changes):
+                    await self._commit(step, snapshot, changes)
             except ConditionFailed as failed:
                 self._runs.forget(step.run_id, step.task_id)
                 if failed.condition[0] == step.moot:
@@ -92,29 +103,53 @@ class Decider:
             else:
                 if changes is None:
                     return {}
+                if isinstance(changes, dict):
+                    return changes
                 if changes.refusal is not None:
                     raise changes.refusal
                 return dict(changes.outcome)
             remembered = False
         raise contended(step.run_id)
 
-    async def _decide_and_commit(self, step: Step, snapshot: Snapshot) -> Changes | None:
-        changes = step.decide(snapshot)
-        if changes is None:
-            return None
+    async def _commit(self, step: Step, snapshot: Snapshot, changes: Changes) -> None:
+        """Stores a decision and, if the run was a child and is over, what its parent makes of that."""
         run = snapshot.run
         partition = partition_of_run(step.run_id) or 0
         tx = self.transaction(partition, step.run_id)
         tx.expect_equal(self._store.keys.run(partition, step.run_id), "v", run.version)
         step.expect(tx, snapshot)
+        parent = await self._parent(run, changes)
         try:
             size = plan(tx, self._store.keys, run, changes, self._leases)
+            frees = tx.frees
+            if parent is not None:
+                parent_run, parent_changes = parent
+                parent_size = plan(tx, self._store.keys, parent_run.run, parent_changes, self._leases)
+                tx.frees = frees and tx.frees
+                parent_key = self._store.keys.run(partition, parent_run.run.info.run_id)
+                tx.expect_equal(parent_key, "v", parent_run.run.version)
+                expect_workflow_task(tx, parent_run)
             await self._store.commit(tx)
         except TransactionTooLarge as error:
             raise Refused("payload_too_large", str(error), status=422) from error
         self._runs.forget_lease(step.ends)
-        self._runs.learn_commit(changed_run(run, changes.state, changes.activities, changes.timers), size)
-        return changes
+        self._runs.learn_commit(changed_run(run, changes), size)
+        if parent is not None:
+            self._runs.learn_commit(changed_run(parent_run.run, parent_changes), parent_size)
+
+    async def _parent(self, run: Run, changes: Changes) -> tuple[Snapshot, Changes] | None:
+        """The parent of a child that is over, and how the end changes it; None: nobody waits for it."""
+        parent = run.info.parent
+        if changes.report is None or parent is None:
+            return None
+        field = item_field("c", parent.step)
+        snapshot = await load(self._store, parent.run_id, fields=(field,))
+        if snapshot is None:
+            return None
+        told = machine.child_over(
+            snapshot.run, parent.step, changes.report, snapshot.workflow_task, self._clock.now_us()
+        )
+        return None if told is None else (snapshot, told)
 
     def transaction(self, partition: int, run_id: str) -> Transaction:
         request_id = f"{self._random.getrandbits(64):016x}"

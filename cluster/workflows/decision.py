@@ -3,10 +3,11 @@
 Three rules of sdk-wire 4.8 live here, so no decision can break them:
 
 * *Freezing.* While the workflow task is leased its worker sees a fixed history. Events that come
-  then wait in ``RunState.pending`` and are appended, in order, when the lease is over.
+  then wait in a list of their own and are appended, in order, when the lease is over.
 * *One workflow task.* An event that wakes the run opens a workflow task only when none is open. A
   ready one needs nothing (the history is read at the hand-out), one that backs off keeps backing
-  off, and a leased one is followed by another when a waking event is pending.
+  off, and a leased one is followed by another when a waking event is pending. A task is either an
+  ordinary one or for one accepted update; the two kinds take turns.
 * *Closed is closed.* Closing throws away all effects and leaves nothing open.
 """
 
@@ -23,15 +24,30 @@ from cluster.workflows import groups
 from cluster.workflows.changes import (
     Arm,
     Changes,
+    ChildOver,
+    CloseChild,
     Disarm,
     DropTask,
     Effect,
+    NewRun,
     ReadyActivityTask,
     ReadyWorkflowTask,
 )
 from cluster.workflows.deadlines import LEASED
-from cluster.workflows.events import EventType, resume_context
-from cluster.workflows.records import ActivityState, Lease, PendingEvent, Run, RunStatus, TimerState
+from cluster.workflows.events import EventType, event_id, pending_event_id, resume_context, update_context
+from cluster.workflows.records import (
+    ActivityState,
+    ChildState,
+    Lease,
+    OpenUpdate,
+    Payload,
+    PendingEvent,
+    Race,
+    Run,
+    RunStatus,
+    TimerState,
+    UpdateState,
+)
 
 RUN_TIMER = "r"
 TASK_TIMER = "w"
@@ -45,6 +61,10 @@ def timer_timer(step: int) -> str:
     return f"t{step}"
 
 
+def wait_timer(step: int) -> str:
+    return f"q{step}"
+
+
 class Decision:
     """One decision about ``run`` at ``now_us``; ``task_lease`` is the open workflow task's record."""
 
@@ -55,11 +75,20 @@ class Decision:
         self.now_ms = now_us // 1000
         self.frozen = run.state.task_open and task_lease is not None and task_lease.state == LEASED
         self.events: list[PendingEvent] = []
+        self.buffered: list[PendingEvent] = []
+        self.releases = 0
+        self.tail: list[PendingEvent] = []
         self.activities: dict[int, ActivityState | None] = {}
         self.timers: dict[int, TimerState | None] = {}
+        self.children: dict[int, ChildState | None] = {}
+        self.updates: dict[int, UpdateState | None] = {}
         self.effects: list[Effect] = []
+        self.starts: list[NewRun] = []
+        self.signals_to: str | None = None
+        self.report: ChildOver | None = None
+        self.receipts: dict[str, dict[str, Any]] = {}
         self._run = run
-        self._cause: PendingEvent | None = None
+        self._cause: dict[str, Any] | None = None
 
     # -- names ------------------------------------------------------------------------------
 
@@ -74,11 +103,24 @@ class Decision:
     def timer_id(self, step: int) -> str:
         return f"{self.info.run_id}-t{step}"
 
+    def wait_id(self, step: int) -> str:
+        return f"{self.info.run_id}-q{step}"
+
+    def update_id(self, number: int) -> str:
+        return f"{self.info.run_id}-u{number}"
+
+    def child_call_id(self, step: int) -> str:
+        return f"{self.info.run_id}-k{step}"
+
     # -- state and events -------------------------------------------------------------------
 
     def set(self, **fields: Any) -> None:
         """Changes fields of the run's state."""
         self.state = replace(self.state, **fields)
+
+    def set_info(self, **fields: Any) -> None:
+        """Changes facts of the run: memo or search attributes."""
+        self.info = replace(self.info, **fields)
 
     def record(
         self,
@@ -87,62 +129,163 @@ class Decision:
         *,
         wakes: bool = False,
         workflow_task_id: str | None = None,
-    ) -> PendingEvent:
-        """Appends an event, or keeps it pending while the history is frozen."""
+        workflow_command_id: str | None = None,
+    ) -> str:
+        """Appends an event, or keeps it pending while the history is frozen; returns its id."""
         event = PendingEvent(
             event_type=event_type.value,
             payload=dict(payload),
             recorded_at_us=self.now_us,
             wakes=wakes,
             workflow_task_id=workflow_task_id,
+            workflow_command_id=workflow_command_id,
         )
+        context = resume_context(event) if wakes else None
         if self.frozen:
-            self.set(pending=(*self.state.pending, event))
-        else:
-            self._append(event)
-        return event
+            self.buffered.append(event)
+            self.set(pending=self.state.pending + 1, buffered=self.state.buffered + 1)
+            if self.state.pending_wake is None:
+                self.set(pending_wake=context)
+            return pending_event_id(self.info.run_id, self.state.buffered)
+        (self.tail if self.releases else self.events).append(event)
+        if self._cause is None:
+            self._cause = context
+        return event_id(self.info.run_id, self.history_length)
+
+    @property
+    def history_length(self) -> int:
+        """Events in the history so far."""
+        return self._run.state.history_length + len(self.events) + self.releases + len(self.tail)
 
     def release(self) -> None:
         """Ends the freezing: what is pending goes to the history."""
         self.frozen = False
-        for event in self.state.pending:
-            self._append(event)
-        self.set(pending=())
+        self.releases += self.state.pending
+        if self._cause is None:
+            self._cause = self.state.pending_wake
+        self.set(pending=0, pending_wake=None, pending_signals=0)
 
-    def _append(self, event: PendingEvent) -> None:
-        self.events.append(event)
-        if event.wakes and self._cause is None:
-            self._cause = event
+    def hand_over(self, following: NewRun) -> None:
+        """Begins the next run of this workflow id; pending signals go there instead of here."""
+        self.starts.append(following)
+        self.signals_to = following.info.run_id
+        self.frozen = False
+        self.releases += self.state.pending - self.state.pending_signals
+        self.set(pending=0, pending_wake=None, pending_signals=0)
+
+    def command_id(self) -> str:
+        """Counts one more client command; returns its id."""
+        self.set(commands=self.state.commands + 1)
+        return f"{self.info.run_id}-m{self.state.commands}"
 
     # -- open items -------------------------------------------------------------------------
 
     def open_activity(self, activity: ActivityState) -> None:
         self.activities[activity.step] = activity
-        self.set(
-            activities=(*self.state.activities, activity.step),
-            groups=groups.opened(self.state.groups, activity.group),
-        )
+        self.set(activities=(*self.state.activities, activity.step))
+        self.begin(activity.group)
 
     def open_timer(self, timer: TimerState) -> None:
         self.timers[timer.step] = timer
-        self.set(
-            timers=(*self.state.timers, timer.step),
-            groups=groups.opened(self.state.groups, timer.group),
+        self.set(timers=(*self.state.timers, timer.step))
+        self.begin(timer.group)
+
+    def open_child(self, child: ChildState) -> None:
+        self.children[child.step] = child
+        self.set(children=(*self.state.children, child.step))
+        self.begin(child.group)
+
+    def end_activity(self, activity: ActivityState) -> None:
+        """Takes an activity off the open ones."""
+        self.activities[activity.step] = None
+        self.set(activities=_without(self.state.activities, activity.step))
+
+    def end_timer(self, timer: TimerState) -> None:
+        """Takes a timer off the open ones."""
+        self.timers[timer.step] = None
+        self.set(timers=_without(self.state.timers, timer.step))
+
+    def end_child(self, child: ChildState) -> None:
+        """Takes a child off the open ones."""
+        self.children[child.step] = None
+        self.set(children=_without(self.state.children, child.step))
+
+    def begin(self, group: Mapping[str, Any]) -> None:
+        """Counts one more unresolved member of a group, if it is one."""
+        if groups.is_race(group):
+            key, member = groups.key(group) or "", groups.contender(group).key
+            race = self.state.races.get(key, Race(open={}))
+            race = replace(race, open={**race.open, member: race.open.get(member, 0) + 1})
+            self.set(races={**self.state.races, key: race})
+        else:
+            self.set(groups=groups.opened(self.state.groups, group))
+
+    def end(
+        self,
+        group: Mapping[str, Any],
+        event_type: EventType,
+        payload: Mapping[str, Any],
+        *,
+        failed: bool = False,
+        wakes: bool = True,
+        workflow_task_id: str | None = None,
+    ) -> None:
+        """Writes the last event of an operation. It wakes the run, if ``wakes``, unless other members
+        of its group are not over; in a race it may be the one that decides."""
+        if groups.is_race(group):
+            self._end_contender(group, event_type, payload, failed=failed, workflow_task_id=workflow_task_id)
+            return
+        left, over = groups.resolved(self.state.groups, group)
+        self.set(groups=left)
+        self.record(event_type, payload, wakes=over and wakes, workflow_task_id=workflow_task_id)
+
+    def _end_contender(
+        self,
+        group: Mapping[str, Any],
+        event_type: EventType,
+        payload: Mapping[str, Any],
+        *,
+        failed: bool,
+        workflow_task_id: str | None,
+    ) -> None:
+        member = groups.contender(group)
+        race = self.state.races.get(groups.key(group) or "", Race(open={}, resolved=True))
+        over = race.open.get(member.key, 0) <= 1
+        decides = not race.resolved and (failed or over)
+        identity = self.record(event_type, payload, wakes=over or decides, workflow_task_id=workflow_task_id)
+        self.leave_race(group, resolved=decides)
+        if not decides:
+            return
+        level = groups.outermost(group)
+        self.record(
+            EventType.SELECTION_RESOLVED,
+            {
+                "selection_group_id": level.get("parallel_group_id"),
+                "selection_group_base_sequence": level["parallel_group_base_sequence"],
+                "selection_group_size": level["parallel_group_size"],
+                "member_key": member.key,
+                "member_index": member.index,
+                "member_base_sequence": member.base,
+                "member_size": member.size,
+                "operation_kind": member.kind,
+                "operation_identity": member.identity(payload),
+                "outcome": "failed" if failed else "completed",
+                "resolution_event_id": identity,
+                "resolution_event_type": event_type.value,
+            },
+            wakes=True,
         )
 
-    def end_activity(self, activity: ActivityState) -> bool:
-        """Takes an activity off the open ones; returns whether its end wakes the run."""
-        self.activities[activity.step] = None
-        left, wakes = groups.resolved(self.state.groups, activity.group)
-        self.set(activities=_without(self.state.activities, activity.step), groups=left)
-        return wakes
-
-    def end_timer(self, timer: TimerState) -> bool:
-        """Takes a timer off the open ones; returns whether its end wakes the run."""
-        self.timers[timer.step] = None
-        left, wakes = groups.resolved(self.state.groups, timer.group)
-        self.set(timers=_without(self.state.timers, timer.step), groups=left)
-        return wakes
+    def leave_race(self, group: Mapping[str, Any], *, resolved: bool = False) -> None:
+        """Counts one open member of a race less."""
+        key, member = groups.key(group) or "", groups.contender(group).key
+        races = dict(self.state.races)
+        race = races.pop(key, Race(open={}))
+        left = {name: count - (name == member) for name, count in race.open.items()}
+        left = {name: count for name, count in left.items() if count > 0}
+        if left:
+            races[key] = Race(open=left, resolved=race.resolved or resolved)
+        self.set(races=races)
 
     def arm(self, name: str, due_ms: int | None) -> None:
         """Sets a timer, or removes it when there is nothing to wait for."""
@@ -158,10 +301,24 @@ class Decision:
         payload: Mapping[str, Any],
         *,
         workflow_task_id: str | None = None,
+        workflow_command_id: str | None = None,
+        continued: bool = False,
     ) -> None:
-        """Ends the run: pending events, then the last event; everything open is dropped."""
+        """Ends the run: pending events, then the last event; everything open is dropped.
+
+        Accepted updates fail, children meet their close policy. ``continued`` says that another run
+        goes on under this workflow id, so that the parent is not told of an end.
+        """
         self.release()
-        self.record(event_type, payload, workflow_task_id=workflow_task_id)
+        for update in self.state.updates:
+            self.end_update(update, failure=_update_cut_off(reason))
+        policies = self._meet_policies()
+        self.record(
+            event_type,
+            payload,
+            workflow_task_id=workflow_task_id,
+            workflow_command_id=workflow_command_id,
+        )
         stored = self._run.state
         self.effects = [Disarm(RUN_TIMER)]
         if stored.task_open:
@@ -174,21 +331,93 @@ class Decision:
             if activity is None or not activity.waiting:
                 self.effects.append(DropTask(self.activity_id(step)))
         self.effects += [Disarm(timer_timer(step)) for step in stored.timers]
+        self.effects += [Disarm(wait_timer(wait.step)) for wait in stored.waits if wait.due_ms is not None]
+        self.effects += policies
         self.activities = dict.fromkeys(stored.activities)
         self.timers = dict.fromkeys(stored.timers)
+        self.children = dict.fromkeys(stored.children)
+        if self.info.parent is not None and not continued:
+            kind = "timed_out" if event_type is EventType.WORKFLOW_TIMED_OUT else status.value
+            self.report = ChildOver(kind, self.info.run_id, dict(payload))
         self.set(
             status=status,
             closed_reason=reason,
             closed_at_us=self.now_us,
             task_open=False,
             task_waiting=False,
+            task_update=None,
             resume={},
             activities=(),
             timers=(),
+            children=(),
+            waits=(),
+            updates=(),
             groups={},
+            races={},
+            signals=0,
         )
 
-    def open_workflow_task(self, resume: Mapping[str, Any] | None = None) -> str:
+    def _meet_policies(self) -> list[Effect]:
+        """What becomes of the children of a run that closes. One this decision starts is over at once:
+        its run begins, and is closed like the others."""
+        effects: list[Effect] = []
+        for step in self.state.children:
+            child = self.children.get(step) or self._run.children.get(step)
+            if child is None or child.policy not in _VERBS:
+                continue
+            self.record(
+                EventType.PARENT_CLOSE_POLICY_APPLIED,
+                {
+                    "sequence": step,
+                    "child_call_id": self.child_call_id(step),
+                    "child_workflow_instance_id": child.workflow_id,
+                    "child_workflow_run_id": child.run_id,
+                    "parent_close_policy": child.policy,
+                },
+            )
+            effects.append(
+                CloseChild(
+                    child.workflow_id,
+                    self.info.run_id,
+                    _VERBS[child.policy],
+                    "The parent workflow closed.",
+                )
+            )
+        return effects
+
+    def open_update(self, number: int, name: str, arguments: Payload | None) -> None:
+        """Accepts an update; ``number`` is that of its command."""
+        self.updates[number] = UpdateState(number=number, arguments=arguments)
+        self.set(updates=(*self.state.updates, OpenUpdate(number=number, name=name)))
+
+    def end_update(
+        self,
+        update: OpenUpdate,
+        *,
+        result: Mapping[str, Any] | None = None,
+        failure: Mapping[str, Any] | None = None,
+        workflow_task_id: str | None = None,
+        wakes: bool = False,
+    ) -> None:
+        """Writes that an update is over and tells who waits for it."""
+        number, update_id = update.number, self.update_id(update.number)
+        self.updates[number] = None
+        self.set(updates=tuple(other for other in self.state.updates if other.number != number))
+        payload: dict[str, Any] = {"update_id": update_id, "update_name": update.name}
+        receipt: dict[str, Any] = {"update_id": update_id, "update_name": update.name}
+        if failure is None:
+            payload |= result or {"result": None}
+            receipt |= {"update_status": "completed", **(result or {})}
+        else:
+            failed = {"failure_id": f"{update_id}-f", "non_retryable": True, **failure}
+            payload |= failed
+            receipt |= {"update_status": "failed", "failure": failed}
+        self.record(EventType.UPDATE_COMPLETED, payload, workflow_task_id=workflow_task_id, wakes=wakes)
+        self.receipts[f"u:{update_id}"] = receipt
+
+    def open_workflow_task(
+        self, resume: Mapping[str, Any] | None = None, update_id: str | None = None
+    ) -> str:
         """Makes the next workflow task ready; returns its id."""
         self.set(
             task_index=self.state.task_index + 1,
@@ -197,36 +426,55 @@ class Decision:
             task_attempt=1,
             task_failures=0,
             last_task_failure=None,
+            task_update=update_id,
             resume=dict(resume or {}),
         )
         self.effects.append(ReadyWorkflowTask(self.state.task_index))
         return self.workflow_task_id()
 
     def settle(self) -> str | None:
-        """Opens a workflow task if an appended event asks for one and none is open; its id if so."""
+        """Opens a workflow task if something asks for one and none is open; its id if so.
+
+        After an ordinary task the next accepted update has its turn, after an update's task an
+        ordinary one, so neither kind can starve the other.
+        """
         cause, self._cause = self._cause, None
-        if cause is None or self.state.task_open or self.state.status.closed:
+        if self.state.task_open or self.state.status.closed:
             return None
         if self.info.standalone_activity is not None:  # no workflow code could look at it
             return None
-        return self.open_workflow_task(resume_context(cause))
+        before = self._run.state.task_update if self._run.state.task_open else None
+        if self.state.updates and before is None:
+            update_id = self.update_id(self.state.updates[0].number)
+            context = {**update_context(update_id), "workflow_update_id": update_id}
+            return self.open_workflow_task(context, update_id)
+        if cause is None and before is None:
+            return None
+        return self.open_workflow_task(cause)
 
     def changes(self, outcome: Mapping[str, object] | None = None, refusal: Refused | None = None) -> Changes:
         """The finished decision."""
         self.settle()
-        self.set(
-            history_length=self._run.state.history_length + len(self.events),
-            last_progress_at_us=self.now_us,
-        )
+        self.set(history_length=self.history_length, last_progress_at_us=self.now_us)
         return Changes(
             state=self.state,
             events=self.events,
+            buffered=self.buffered,
+            releases=self.releases,
+            tail=self.tail,
             activities=self.activities,
             timers=self.timers,
+            children=self.children,
+            updates=self.updates,
             effects=self.effects,
             outcome=dict(outcome or {}),
             closes=self.state.status.closed and not self._run.state.status.closed,
             refusal=refusal,
+            info=None if self.info is self._run.info else self.info,
+            starts=self.starts,
+            signals_to=self.signals_to,
+            report=self.report,
+            receipts=self.receipts,
         )
 
     def created_task_ids(self) -> list[str]:
@@ -241,6 +489,17 @@ class Decision:
                 case _:
                     pass
         return created
+
+
+_VERBS = {"request_cancel": "cancel", "terminate": "terminate"}
+
+
+def _update_cut_off(reason: str) -> dict[str, Any]:
+    return {
+        "message": f"The run closed ({reason}) before the update was over.",
+        "exception_type": "RunClosed",
+        "failure_category": "run_closed",
+    }
 
 
 def untouched(run: Run, *effects: Effect) -> Changes:

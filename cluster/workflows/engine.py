@@ -11,6 +11,7 @@ from random import Random
 from cluster.clock import Clock
 from cluster.store.store import Store
 from cluster.workflows.activity_answers import ActivityAnswers
+from cluster.workflows.client_answers import ClientAnswers
 from cluster.workflows.limits import Limits
 from cluster.workflows.planning import LeaseTimes
 from cluster.workflows.starts import Started, StartRequest, Starts
@@ -22,7 +23,7 @@ from cluster.workflows.workflow_task_answers import WorkflowTaskAnswers
 __all__ = ["Engine", "StartRequest", "Started"]
 
 
-class Engine(Starts, WorkflowTaskAnswers, ActivityAnswers, TimeDecisions, Visibility):
+class Engine(Starts, WorkflowTaskAnswers, ActivityAnswers, ClientAnswers, TimeDecisions, Visibility):
     """Runs workflow executions over a store. One per node; stateless but for its memory."""
 
     def __init__(
@@ -37,3 +38,4 @@ class Engine(Starts, WorkflowTaskAnswers, ActivityAnswers, TimeDecisions, Visibi
     ) -> None:
         super().__init__(store, clock, runs, leases, random)
         self._limits = limits
+        self._update_waits = {}

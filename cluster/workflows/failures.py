@@ -7,9 +7,23 @@ from typing import Any
 
 from cluster import payloads
 from cluster.workflows.deadlines import TimeoutKind
+from cluster.workflows.records import Payload
 
 APPLICATION = "application"
 TIMEOUT = "timeout"
+CANCELLATION = "cancellation"
+
+
+def envelope(payload: Payload) -> dict[str, str]:
+    """A payload as events and answers carry it."""
+    return {"codec": payload.codec, "blob": payload.blob}
+
+
+def arguments(payload: Payload | None) -> dict[str, Any]:
+    """What a client sent along, as events carry it."""
+    if payload is None:
+        return {}
+    return {"arguments": envelope(payload), "payload_codec": payload.codec}
 
 
 def activity_failure(failure: Mapping[str, Any], *, non_retryable: bool) -> dict[str, Any]:

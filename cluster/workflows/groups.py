@@ -4,15 +4,25 @@ The SDK resumes only when every member of the *outermost* group is over, and rep
 of the group when it is woken earlier. So a member's end wakes the run only when it was the last
 one, and a member that comes again is ignored. Every event of a member carries the group fields of
 its command unchanged, or replay breaks.
+
+A *race* (select) is decided by its first member that completes or fails; each member that is over
+wakes the run, the decided race too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 PREFIXES: Final = ("parallel_group_", "selection_member_")
 SELECT: Final = "select"
+_IDENTITIES: Final = {
+    "activity": "activity_execution_id",
+    "timer": "timer_id",
+    "child": "child_workflow_run_id",
+    "condition": "condition_wait_id",
+}
 MAX_STEP: Final = 999_999_999
 """Largest workflow sequence; ids carry it in nine digits."""
 
@@ -45,10 +55,39 @@ def step(group: Mapping[str, Any]) -> int | None:
     return int(level["parallel_group_base_sequence"]) + index
 
 
-def is_select(group: Mapping[str, Any]) -> bool:
-    """Whether any level is a durable race, which ends with its first member."""
-    levels = [group, *group.get("parallel_group_path", ())]
-    return any(level.get("parallel_group_mode") == SELECT for level in levels)
+def is_race(group: Mapping[str, Any]) -> bool:
+    """Whether the outermost level is a durable race, which its first member decides."""
+    return bool(group) and outermost(group).get("parallel_group_mode") == SELECT
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One contender of a race; it covers ``size`` steps from ``base``."""
+
+    key: str
+    index: int
+    base: int
+    size: int
+    kind: str
+
+    def identity(self, payload: Mapping[str, Any]) -> str | None:
+        """What the operation is called in SelectionResolved; ``payload`` is that of an event of it."""
+        if self.kind == "group":
+            return f"group:{self.base}:{self.size}"
+        name = _IDENTITIES.get(self.kind)
+        return None if name is None else payload.get(name)
+
+
+def contender(group: Mapping[str, Any]) -> Member:
+    """The member of the race that ``group`` belongs to."""
+    level = outermost(group)
+    return Member(
+        key=level["selection_member_key"],
+        index=level["selection_member_index"],
+        base=level["selection_member_base_sequence"],
+        size=level["selection_member_size"],
+        kind=level["selection_member_kind"],
+    )
 
 
 def problem(group: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -69,6 +108,20 @@ def problem(group: Mapping[str, Any]) -> tuple[str, str] | None:
             return f"{prefix}parallel_group_size", "must be an integer of at least 1."
         if not _in(index, 0, size - 1):
             return f"{prefix}parallel_group_index", "must be an integer below the size of the group."
+    if is_race(group):
+        return _race_problem(outermost(group))
+    return None
+
+
+def _race_problem(level: Mapping[str, Any]) -> tuple[str, str] | None:
+    for name in ("selection_member_key", "selection_member_kind"):
+        if not isinstance(level.get(name), str) or not level[name]:
+            return name, "must be a string that is not empty."
+    base, size = level["parallel_group_base_sequence"], level["parallel_group_size"]
+    bounds = {"base_sequence": (base, base + size - 1), "size": (1, size), "index": (0, size - 1)}
+    for name, (low, high) in bounds.items():
+        if not _in(level.get(f"selection_member_{name}"), low, high):
+            return f"selection_member_{name}", "must be an integer that fits into the group."
     return None
 
 

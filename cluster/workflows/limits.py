@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+import orjson
+
+from cluster import payloads
 from cluster.errors import Refused
-from cluster.workflows.commands import Command, ScheduleActivity, StartTimer, payloads_of
-from cluster.workflows.records import RunState
+from cluster.workflows.command_records import (
+    Command,
+    OpenConditionWait,
+    ScheduleActivity,
+    StartChildWorkflow,
+    StartTimer,
+)
+from cluster.workflows.commands import payloads_of
+from cluster.workflows.records import RunInfo, RunState
 
 MIB: Final = 1024 * 1024
 
@@ -62,8 +72,22 @@ def check_room(limits: Limits, state: RunState, command: Command) -> None:
             _room("pending_activity_count", len(state.activities), limits.pending_activity_count)
         case StartTimer():
             _room("pending_timer_count", len(state.timers), limits.pending_timer_count)
+        case OpenConditionWait():
+            _room("pending_timer_count", len(state.waits), limits.pending_timer_count)
+        case StartChildWorkflow():
+            _room("pending_child_count", len(state.children), limits.pending_child_count)
         case _:
             pass
+
+
+def check_attributes(limits: Limits, info: RunInfo) -> None:
+    """Checks the size of memo and search attributes, as JSON. Raises LimitReached."""
+    _at_most("memo_size", _size(payloads.json_view(info.memo)), limits.memo_size)
+    _at_most("search_attribute_size", _size(info.search_attributes), limits.search_attribute_size)
+
+
+def _size(values: dict[str, Any]) -> int:
+    return len(orjson.dumps(values)) if values else 0
 
 
 def check_transaction(limits: Limits, events: int) -> None:

@@ -17,17 +17,24 @@ a worker answers an activity          ``complete_activity``, ``fail_activity``
 an activity's lease ran out           ``activity_lapsed``
 timer ``a<step>``                     ``activity_deadline``
 timer ``t<step>``                     ``timer_due``
+timer ``q<step>``                     ``wait_due``
 timer ``r``                           ``run_deadline``
+a client says something               ``client_command``
+a child closed for good               ``child_over``
 ====================================  =========================================
 
 Who may answer is decided before, in ``guards``.
 """
 
 from cluster.workflows.activities import activity_deadline, activity_lapsed, complete_activity, fail_activity
-from cluster.workflows.closing import run_deadline, start, start_host
+from cluster.workflows.children import child_over
+from cluster.workflows.client_commands import apply as client_command
+from cluster.workflows.closing import run_deadline
 from cluster.workflows.deadlines import activity_lease_ms, hand_out_deadline, next_due_ms
 from cluster.workflows.limits import Limits
+from cluster.workflows.starting import start, start_host
 from cluster.workflows.timers import timer_due
+from cluster.workflows.waits import wait_due
 from cluster.workflows.workflow_tasks import (
     complete_workflow_task,
     fail_workflow_task,
@@ -40,6 +47,8 @@ __all__ = [
     "activity_deadline",
     "activity_lapsed",
     "activity_lease_ms",
+    "child_over",
+    "client_command",
     "complete_activity",
     "complete_workflow_task",
     "fail_activity",
@@ -50,6 +59,7 @@ __all__ = [
     "start",
     "start_host",
     "timer_due",
+    "wait_due",
     "workflow_task_due",
     "workflow_task_lapsed",
 ]

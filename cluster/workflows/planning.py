@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import orjson
@@ -11,10 +11,11 @@ import orjson
 from cluster.ids import TaskKind
 from cluster.schedules.names import freed_timer
 from cluster.store.keys import Keys, QueueName, encode
-from cluster.store.transaction import ReadyTask, Transaction
+from cluster.store.transaction import BeginRun, ReadyTask, Transaction
 from cluster.workflows.changes import (
     Arm,
     Changes,
+    CloseChild,
     Disarm,
     DropTask,
     ReadyActivityTask,
@@ -22,13 +23,23 @@ from cluster.workflows.changes import (
     Requeue,
 )
 from cluster.workflows.deadlines import activity_lease_ms, hand_out_deadline, schedule_to_close_ms
-from cluster.workflows.events import encode_event
-from cluster.workflows.records import ActivityState, Payload, Run, RunInfo
+from cluster.workflows.events import encode_event, encode_pending
+from cluster.workflows.records import (
+    ActivityState,
+    Payload,
+    PendingEvent,
+    Record,
+    Run,
+    RunInfo,
+    RunState,
+)
 from cluster.workflows.retry import snapshot as retry_snapshot
 from cluster.workflows.storage import encode_record, item_field
 
 DROPS_AT_ONCE: Final = 50
 """Tasks a closing commit drops itself; the rest goes to the partition's chunked work (F2)."""
+WORK_CHUNK: Final = 50
+"""Tasks or children in one item of that work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,41 +62,33 @@ def plan(
     changes: Changes,
     leases: LeaseTimes,
 ) -> int:
-    """Add what ``changes`` asks for to ``tx``; returns the size of the state in bytes.
-
-    ``run`` is the run before the decision (version 0: it does not exist yet).
-    """
+    """Add what ``changes`` asks of an existing run to ``tx``; returns the size of its state in bytes."""
     info = run.info
     key = keys.run(tx.partition, info.run_id)
-    state = changes.state
-    encoded = encode_record(state)
-    fields: dict[str, str | bytes | int] = {
-        "v": run.version + 1,
-        "s": encoded,
-        "wt": f"w{state.task_index}" if state.task_open and not state.task_waiting else "",
-    }
-    ended: list[str] = []
-    for kind, items in (("a", changes.activities), ("t", changes.timers)):
-        for step, item in items.items():
-            if item is None:
-                ended.append(item_field(kind, step))
-            else:
-                fields[item_field(kind, step)] = encode_record(item)
-    if changes.closes:
-        fields["c"] = str(state.status)
+    fields, ended = _fields(run, changes)
     tx.hset(key, fields)
     if ended:
         tx.hdel(key, ended)
-    _append_events(tx, keys, run, changes)
-    _apply_effects(tx, keys, run, changes, leases)
-    if changes.closes and state.closed_at_us is not None:
+    for new in changes.starts:
+        plan_begin(tx, keys, new.info, new.changes, leases)
+    _extend_history(tx, keys, run, changes)
+    _apply_effects(tx, keys, info, changes, leases)
+    if changes.receipts:
+        kept = {name: orjson.dumps(receipt) for name, receipt in changes.receipts.items()}
+        tx.hset(keys.commands(tx.partition, info.run_id), kept)
+        for name in changes.receipts:
+            if name.startswith("u:"):
+                tx.publish(keys.changed_channel(), f"update {name[2:]}")
+    if changes.closes and changes.state.closed_at_us is not None:
         closed = keys.closed(tx.partition, info.namespace)
-        tx.redis("ZADD", closed, state.closed_at_us // 1000, info.run_id)
-        if info.schedule_id is not None:
-            tx.arm(freed_timer(info.namespace, info.schedule_id), state.closed_at_us // 1000)
+        tx.redis("ZADD", closed, changes.state.closed_at_us // 1000, info.run_id)
+        goes_on = any(not new.first for new in changes.starts)
+        if info.schedule_id is not None and not goes_on:
+            tx.arm(freed_timer(info.namespace, info.schedule_id), changes.state.closed_at_us // 1000)
     _count_failures(tx, keys, run, changes)
-    tx.frees = run.version > 0 and not any(isinstance(e, ReadyActivityTask) for e in changes.effects)
-    return len(encoded) + sum(len(value) for value in fields.values() if isinstance(value, bytes))
+    grows = changes.grows or changes.starts
+    tx.frees = not grows and not any(isinstance(e, ReadyActivityTask) for e in changes.effects)
+    return _size(fields)
 
 
 def _count_failures(tx: Transaction, keys: Keys, run: Run, changes: Changes) -> None:
@@ -102,19 +105,92 @@ def _count_failures(tx: Transaction, keys: Keys, run: Run, changes: Changes) -> 
         tx.redis("ZREM", key, run.info.run_id)
 
 
-def _append_events(tx: Transaction, keys: Keys, run: Run, changes: Changes) -> None:
-    first = run.state.history_length + 1
-    events = [
-        encode_event(run.info.run_id, first + offset, event) for offset, event in enumerate(changes.events)
-    ]
+def plan_begin(tx: Transaction, keys: Keys, info: RunInfo, changes: Changes, leases: LeaseTimes) -> int:
+    """Add the creation of a run to ``tx``; returns the size of its state in bytes."""
+    run = Run(info=info, state=RunState(), version=0)
+    fields, _ = _fields(run, changes)
+    fields |= {
+        "i": encode_record(info),
+        "wid": info.workflow_id,
+        "type": info.workflow_type,
+        "bk": info.business_key or "",
+    }
+    tx.begin(
+        BeginRun(
+            run_id=info.run_id,
+            workflow_part=encode(info.workflow_id),
+            namespace=info.namespace,
+            namespace_part=encode(info.namespace),
+            number=info.run_number,
+            started_ms=info.started_at_us // 1000,
+            fields=fields,
+            events=[encode_event(info.run_id, n, event) for n, event in enumerate(changes.events, 1)],
+        )
+    )
+    _apply_effects(tx, keys, info, changes, leases)
+    return _size(fields)
+
+
+def _fields(run: Run, changes: Changes) -> tuple[dict[str, str | bytes | int], list[str]]:
+    """Fields of the run's hash to write, and to delete."""
+    state = changes.state
+    fields: dict[str, str | bytes | int] = {
+        "v": run.version + 1,
+        "s": encode_record(state),
+        "wt": f"w{state.task_index}" if state.task_open and not state.task_waiting else "",
+    }
+    if changes.info is not None:
+        fields["i"] = encode_record(changes.info)
+    if changes.closes:
+        fields["c"] = str(state.status)
+    ended: list[str] = []
+    items: tuple[tuple[str, Mapping[int, Record | None]], ...] = (
+        ("a", changes.activities),
+        ("t", changes.timers),
+        ("c", changes.children),
+        ("u", changes.updates),
+    )
+    for kind, changed in items:
+        for number, item in changed.items():
+            if item is None:
+                ended.append(item_field(kind, number))
+            else:
+                fields[item_field(kind, number)] = encode_record(item)
+    return fields, ended
+
+
+def _size(fields: Mapping[str, str | bytes | int]) -> int:
+    return sum(len(value) for value in fields.values() if isinstance(value, bytes))
+
+
+def _extend_history(tx: Transaction, keys: Keys, run: Run, changes: Changes) -> None:
+    run_id, waited = run.info.run_id, run.state
+    history = keys.history(tx.partition, run_id)
+    if changes.buffered:
+        first = waited.buffered + 1
+        pending = [encode_pending(run_id, first + n, event) for n, event in enumerate(changes.buffered)]
+        tx.append(keys.pending(tx.partition, run_id), pending)
+    ordinal = waited.history_length + 1
+    ordinal = _append(tx, history, run_id, ordinal, changes.events)
+    if changes.releases or changes.signals_to:
+        heir = next((new for new in changes.starts if new.info.run_id == changes.signals_to), None)
+        theirs = len(heir.changes.events) + 1 if heir else 0
+        tx.release(run_id, ordinal, changes.signals_to or "", theirs)
+    _append(tx, history, run_id, ordinal + changes.releases, changes.tail)
+
+
+def _append(tx: Transaction, history: str, run_id: str, ordinal: int, events: Sequence[PendingEvent]) -> int:
+    """Appends events from number ``ordinal`` on; returns the number after the last."""
     if events:
-        tx.append(keys.history(tx.partition, run.info.run_id), events)
+        encoded = [encode_event(run_id, ordinal + n, event) for n, event in enumerate(events)]
+        tx.append(history, encoded)
+    return ordinal + len(events)
 
 
-def _apply_effects(tx: Transaction, keys: Keys, run: Run, changes: Changes, leases: LeaseTimes) -> None:
-    info = run.info
+def _apply_effects(tx: Transaction, keys: Keys, info: RunInfo, changes: Changes, leases: LeaseTimes) -> None:
     dropped = 0
-    later: list[str] = []
+    drops: list[str] = []
+    closes: list[dict[str, str]] = []
     for effect in changes.effects:
         match effect:
             case ReadyWorkflowTask():
@@ -127,14 +203,19 @@ def _apply_effects(tx: Transaction, keys: Keys, run: Run, changes: Changes, leas
                 dropped += 1
                 tx.drop(task_id)
             case DropTask(task_id):
-                later.append(task_id)
+                drops.append(task_id)
             case Arm(name, due_ms):
                 tx.arm(timer_name(info.run_id, name), due_ms)
             case Disarm(name):
                 tx.disarm(timer_name(info.run_id, name))
-    for start in range(0, len(later), DROPS_AT_ONCE):
-        chunk = orjson.dumps({"drop": later[start : start + DROPS_AT_ONCE]})
-        tx.redis("RPUSH", keys.work(tx.partition), chunk)
+            case CloseChild():
+                closes.append({"ns": info.namespace, **asdict(effect)})
+    for verb, items in (("drop", drops), ("close", closes)):
+        for start in range(0, len(items), WORK_CHUNK):
+            chunk = orjson.dumps({verb: items[start : start + WORK_CHUNK]})
+            tx.redis("RPUSH", keys.work(tx.partition), chunk)
+    if drops or closes:
+        tx.publish(keys.due_channel(), f"{tx.partition} 0")
 
 
 def _workflow_task(info: RunInfo, effect: ReadyWorkflowTask, leases: LeaseTimes) -> ReadyTask:

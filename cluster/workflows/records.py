@@ -1,10 +1,11 @@
 """What is kept of a run between two decisions.
 
-A run is one hash in its partition. ``RunInfo`` (field ``i``) never changes after the start;
-``RunState`` (field ``s``) is rewritten by every decision; each open activity and timer has a field
-of its own (``a:<step>``, ``t:<step>``), so a run with a thousand open activities does not
-rewrite a thousand records to complete one. ``step`` is the *workflow sequence* of the command
-that opened the item (sdk-wire 4.1), not the ordinal of an event.
+A run is one hash in its partition. ``RunInfo`` (field ``i``) is written at the start and again only
+when memo or search attributes change; ``RunState`` (field ``s``) is rewritten by every decision; each
+open activity, timer, child and update has a field of its own (``a:<step>``, ``t:<step>``,
+``c:<step>``, ``u:<number>``), so a run with a thousand open activities does not rewrite a thousand
+records to complete one. ``step`` is the *workflow sequence* of the command that opened the item
+(sdk-wire 4.1), not the ordinal of an event.
 """
 
 from __future__ import annotations
@@ -41,6 +42,22 @@ class Payload(Record, frozen=True, kw_only=True):
     blob: str
 
 
+class RetryPolicy(Record, frozen=True, kw_only=True):
+    """Retry rules of an activity or a child; ``max_attempts`` counts the first attempt too."""
+
+    max_attempts: int = 1
+    backoff_seconds: tuple[int, ...] = ()
+    non_retryable_error_types: tuple[str, ...] = ()
+
+
+class ParentRef(Record, frozen=True, kw_only=True):
+    """The run, and its command, that a child reports to. It lives in the child's partition."""
+
+    workflow_id: str
+    run_id: str
+    step: int
+
+
 class RunInfo(Record, frozen=True, kw_only=True):
     """Facts fixed at the start of a run. Times are UTC microseconds or milliseconds as named."""
 
@@ -65,14 +82,12 @@ class RunInfo(Record, frozen=True, kw_only=True):
     """The schedule that started the workflow; it is told when the run closes."""
     standalone_activity: str | None = None
     """Type of the only activity of a run that hosts it and has no workflow code."""
-
-
-class RetryPolicy(Record, frozen=True, kw_only=True):
-    """Retry rules of an activity; ``max_attempts`` counts the first attempt too."""
-
-    max_attempts: int = 1
-    backoff_seconds: tuple[int, ...] = ()
-    non_retryable_error_types: tuple[str, ...] = ()
+    parent: ParentRef | None = None
+    continued_from: str | None = None
+    """The run before this one under the same workflow id."""
+    attempt: int = 1
+    """Which try of a child with a retry policy this run is."""
+    retry: RetryPolicy | None = None
 
 
 class ActivityState(Record, frozen=True, kw_only=True):
@@ -111,8 +126,55 @@ class TimerState(Record, frozen=True, kw_only=True):
     group: dict[str, Any] = {}
 
 
+class ChildState(Record, frozen=True, kw_only=True):
+    """An open child. ``run_id`` is its first run, by which the parent's events name it."""
+
+    step: int
+    workflow_id: str
+    run_id: str
+    workflow_type: str
+    policy: str
+    """What becomes of it when this run closes (a ParentClosePolicy)."""
+    group: dict[str, Any] = {}
+
+
+class WaitState(Record, frozen=True, kw_only=True):
+    """An open condition wait; ``key`` and ``fingerprint`` as the command had them."""
+
+    step: int
+    key: str | None = None
+    fingerprint: str | None = None
+    timeout_seconds: int | None = None
+    due_ms: int | None = None
+    group: dict[str, Any] = {}
+
+
+class OpenUpdate(Record, frozen=True, kw_only=True):
+    """An accepted update without a result, as the run's state lists it."""
+
+    number: int
+    """Its number among the run's commands."""
+    name: str
+    tries: int = 0
+    """Workflow tasks that ended without an answer to it."""
+
+
+class UpdateState(Record, frozen=True, kw_only=True):
+    """What else is kept of an accepted update, for the event that applies it."""
+
+    number: int
+    arguments: Payload | None = None
+
+
+class Race(Record, frozen=True, kw_only=True):
+    """A select group with open members: member key -> leaves that are not over."""
+
+    open: dict[str, int]
+    resolved: bool = False
+
+
 class PendingEvent(Record, frozen=True, kw_only=True):
-    """An event that waits until the leased workflow task ends (sdk-wire 4.8 rule 2)."""
+    """An event on its way into a history."""
 
     event_type: str
     payload: dict[str, Any]
@@ -149,8 +211,28 @@ class RunState(Record, frozen=True, kw_only=True):
     last_task_failure: dict[str, Any] | None = None
     resume: dict[str, Any] = {}
     """Why the open workflow task exists: its resume context (server-behaviour 5.2), known keys only."""
-    pending: tuple[PendingEvent, ...] = ()
-    """Events that came while the workflow task was leased, in order."""
+    task_update: str | None = None
+    """The update the open workflow task is for; None: an ordinary one."""
+    pending: int = 0
+    """Events that came while the workflow task was leased; they stand in a list of their own."""
+    pending_wake: dict[str, Any] | None = None
+    """Resume context of the first pending event that wakes the run; None when none does."""
+    buffered: int = 0
+    """Events that ever waited; the next one's id counts from here."""
+    commands: int = 0
+    """Commands of clients this run took (signals, updates, cancel ...)."""
+    signals: int = 0
+    """Signals no workflow task has seen yet."""
+    pending_signals: int = 0
+    """Those of them that are pending events."""
+    updates: tuple[OpenUpdate, ...] = ()
+    """In the order of their acceptance."""
+    waits: tuple[WaitState, ...] = ()
+    """Open condition waits."""
+    races: dict[str, Race] = {}
+    """Open select groups as "base:size"."""
+    children: tuple[int, ...] = ()
+    """Steps of the open children."""
     activities: tuple[int, ...] = ()
     """Steps of the open activities."""
     timers: tuple[int, ...] = ()
@@ -162,13 +244,15 @@ class RunState(Record, frozen=True, kw_only=True):
 
 
 class Run(Record, frozen=True, kw_only=True):
-    """What a decision looks at. ``activities`` and ``timers`` may hold only the items it needs."""
+    """What a decision looks at. The items may be only those it needs."""
 
     info: RunInfo
     state: RunState
     version: int
     activities: dict[int, ActivityState] = {}
     timers: dict[int, TimerState] = {}
+    children: dict[int, ChildState] = {}
+    updates: dict[int, UpdateState] = {}
 
 
 class Lease(Record, frozen=True, kw_only=True):

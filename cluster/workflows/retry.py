@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cluster.workflows.records import ActivityState
+from cluster.workflows.records import ActivityState, RetryPolicy, RunInfo
 
 TASK_BACKOFF_MAX_SECONDS: Final = 60
 """A workflow task that keeps failing (a replay that cannot succeed until new code is deployed) is
@@ -27,12 +27,27 @@ def attempts_used(activity: ActivityState) -> int:
 
 def activity_delay(activity: ActivityState) -> int | None:
     """Seconds until the next attempt of an activity, or None when its attempts are used up."""
-    policy = activity.retry
-    if policy is None or attempts_used(activity) >= policy.max_attempts:
+    return _delay(activity.retry, attempts_used(activity))
+
+
+def run_delay(info: RunInfo, failure: Mapping[str, Any]) -> int | None:
+    """Seconds until the next try of a run that ended with ``failure``, or None when it was the last."""
+    if info.retry is None or failure.get("non_retryable"):
+        return None
+    exception = failure.get("exception") or {}
+    types = {failure.get("exception_type"), failure.get("exception_class")}
+    types |= {exception.get("type"), exception.get("class")}
+    if types & set(info.retry.non_retryable_error_types):
+        return None
+    return _delay(info.retry, info.attempt)
+
+
+def _delay(policy: RetryPolicy | None, used: int) -> int | None:
+    if policy is None or used >= policy.max_attempts:
         return None
     if not policy.backoff_seconds:
         return 0
-    return policy.backoff_seconds[min(attempts_used(activity), len(policy.backoff_seconds)) - 1]
+    return policy.backoff_seconds[min(used, len(policy.backoff_seconds)) - 1]
 
 
 def is_retryable(activity: ActivityState, failure: Mapping[str, Any]) -> bool:

@@ -15,9 +15,9 @@ from cluster.workflows import machine
 from cluster.workflows.changes import Changes
 from cluster.workflows.commands import ScheduleActivity
 from cluster.workflows.deciding import Decider
-from cluster.workflows.planning import LeaseTimes, plan
-from cluster.workflows.records import Payload, Run, RunInfo, RunState, RunStatus
-from cluster.workflows.storage import changed_run, encode_record, load
+from cluster.workflows.planning import LeaseTimes, plan_begin
+from cluster.workflows.records import Payload, Run, RunInfo, RunStatus
+from cluster.workflows.storage import load
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +61,9 @@ def plan_start(tx: Transaction, keys: Keys, info: RunInfo, changes: Changes, lea
 
     The commit fails (condition ``absent``) when the workflow id is taken.
     """
-    instance = keys.workflow(tx.partition, info.workflow_id)
-    tx.expect_absent(instance)
-    tx.hset(instance, {"ns": info.namespace, "run": info.run_id, "runs": 1, "r1": info.run_id})
-    tx.hset(
-        keys.run(tx.partition, info.run_id),
-        {
-            "i": encode_record(info),
-            "wid": info.workflow_id,
-            "type": info.workflow_type,
-            "bk": info.business_key or "",
-        },
-    )
-    tx.redis("ZADD", keys.runs(tx.partition, info.namespace), info.started_at_us // 1000, info.run_id)
-    unborn = Run(info=info, state=RunState(), version=0)
-    size = plan(tx, keys, unborn, changes, leases)
-    return Birth(changed_run(unborn, changes.state, changes.activities, changes.timers), size)
+    tx.expect_absent(keys.workflow(tx.partition, info.workflow_id))
+    size = plan_begin(tx, keys, info, changes, leases)
+    return Birth(Run(info=info, state=changes.state, version=1), size)
 
 
 class Starts(Decider):

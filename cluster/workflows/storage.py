@@ -1,8 +1,9 @@
 """How runs lie in the store, and what a node remembers of them.
 
-Run hash (``keys.run``): ``v`` version, ``i`` info, ``s`` state, ``a:<step>``/``t:<step>`` open
-items, ``wt`` the open workflow task ("w3" or ""), ``c`` status once closed, ``rids`` the last
-request ids, ``arch`` set when archived, and ``wid``, ``bk``, ``type`` for listings.
+Run hash (``keys.run``): ``v`` version, ``i`` info, ``s`` state, open items (``a:<step>`` activities,
+``t:<step>`` timers, ``c:<step>`` children, ``u:<number>`` updates), ``wt`` the open workflow task ("w3"
+or ""), ``c`` status once closed, ``rids`` the last request ids, ``arch`` set when archived, and
+``wid``, ``bk``, ``type`` for listings.
 
 The cache saves the read before a decision when this node saw the run last. It is only a guess:
 every commit is conditional on the version and on the task records it assumed.
@@ -21,7 +22,17 @@ from cachetools import LRUCache
 from cluster.ids import partition_of_run
 from cluster.queues.claims import Claim
 from cluster.store.store import Store
-from cluster.workflows.records import ActivityState, Lease, Run, RunInfo, RunState, TimerState
+from cluster.workflows.changes import Changes
+from cluster.workflows.records import (
+    ActivityState,
+    ChildState,
+    Lease,
+    Run,
+    RunInfo,
+    RunState,
+    TimerState,
+    UpdateState,
+)
 
 CACHE_BYTES = 32 * 1024 * 1024
 CACHED_LEASES = 16_384
@@ -31,6 +42,8 @@ _info = msgspec.msgpack.Decoder(RunInfo)
 _state = msgspec.msgpack.Decoder(RunState)
 _activity = msgspec.msgpack.Decoder(ActivityState)
 _timer = msgspec.msgpack.Decoder(TimerState)
+_child = msgspec.msgpack.Decoder(ChildState)
+_update = msgspec.msgpack.Decoder(UpdateState)
 
 encode_record = _encoder.encode
 decode_info = _info.decode
@@ -38,7 +51,7 @@ decode_state = _state.decode
 
 
 def item_field(kind: str, step: int) -> str:
-    """Field of an open item: ``kind`` is "a" for an activity, "t" for a timer."""
+    """Field of an open item: ``kind`` is "a" for an activity, "t" timer, "c" child, "u" update."""
     return f"{kind}:{step}"
 
 
@@ -57,6 +70,8 @@ class Snapshot:
     archived: bool = False
     now_ms: int = 0
     cached: bool = False
+    answer: dict[str, Any] | None = None
+    """The answer to a client that was asked for, if it is kept."""
 
 
 def _lease(row: Sequence[bytes], task_id: str) -> Lease:
@@ -77,7 +92,13 @@ def _lease(row: Sequence[bytes], task_id: str) -> Lease:
 
 
 async def load(
-    store: Store, run_id: str, *, task_id: str = "", fields: Iterable[str] = (), whole: bool = False
+    store: Store,
+    run_id: str,
+    *,
+    task_id: str = "",
+    fields: Iterable[str] = (),
+    whole: bool = False,
+    answer: str = "",
 ) -> Snapshot | None:
     """Read a run from the store, or None when there is none (or the id is no run id)."""
     partition = partition_of_run(run_id)
@@ -86,36 +107,54 @@ async def load(
     reply = await store.run(
         "load",
         [store.keys.run(partition, run_id)],
-        [store.keys.base(partition), run_id, task_id, "all" if whole else "", *fields],
+        [store.keys.base(partition), run_id, task_id, "all" if whole else "", answer, *fields],
         idempotent=True,
     )
     if reply is None:
         return None
-    now, version, info, state, archived, items, workflow_task, task = reply
+    now, version, info, state, archived, items, workflow_task, task, kept = reply
     activities: dict[int, ActivityState] = {}
     timers: dict[int, TimerState] = {}
+    children: dict[int, ChildState] = {}
+    updates: dict[int, UpdateState] = {}
     for name, value in zip(items[::2], items[1::2], strict=True):
-        kind, _, step = name.decode().partition(":")
-        if kind == "a":
-            activities[int(step)] = _activity.decode(value)
-        else:
-            timers[int(step)] = _timer.decode(value)
+        kind, _, number = name.decode().partition(":")
+        match kind:
+            case "a":
+                activities[int(number)] = _activity.decode(value)
+            case "t":
+                timers[int(number)] = _timer.decode(value)
+            case "c":
+                children[int(number)] = _child.decode(value)
+            case _:
+                updates[int(number)] = _update.decode(value)
     run = Run(
         info=_info.decode(info),
         state=_state.decode(state),
         version=int(version),
         activities=activities,
         timers=timers,
+        children=children,
+        updates=updates,
     )
     open_task = f"{run_id}-w{run.state.task_index}"
     return Snapshot(
         run=run,
         workflow_task=_lease(workflow_task, open_task),
         task=_lease(task, task_id),
-        whole=whole or len(activities) + len(timers) == len(run.state.activities) + len(run.state.timers),
+        whole=whole or is_whole(run),
         archived=bool(archived),
         now_ms=int(now),
+        answer=orjson.loads(kept) if kept else None,
     )
+
+
+def is_whole(run: Run) -> bool:
+    """Whether every open item of the run is present."""
+    state = run.state
+    present = len(run.activities) + len(run.timers) + len(run.children) + len(run.updates)
+    wanted = len(state.activities) + len(state.timers) + len(state.children) + len(state.updates)
+    return present == wanted
 
 
 @dataclass(slots=True)
@@ -180,12 +219,8 @@ class RunCache:
         if cached is None:
             return None
         run = cached.run
-        have: set[str] = {item_field("a", s) for s in run.activities} | {
-            item_field("t", s) for s in run.timers
-        }
-        open_items = len(run.state.activities) + len(run.state.timers)
-        complete = len(have) == open_items
-        if (whole and not complete) or not have.issuperset(fields):
+        complete = is_whole(run)
+        if not complete and (whole or not all(_has(run, name) for name in fields)):
             return None
         task = self._leases.get(task_id, Lease(task_id=task_id, state=""))
         if task_id and not task.state:
@@ -200,14 +235,23 @@ class RunCache:
         return Snapshot(run, workflow_task, task, whole=complete, cached=True)
 
 
-def changed_run(run: Run, state: RunState, activities: dict[int, Any], timers: dict[int, Any]) -> Run:
+def _has(run: Run, name: str) -> bool:
+    kind, _, number = name.partition(":")
+    items: dict[str, dict[int, Any]] = {"a": run.activities, "t": run.timers, "c": run.children}
+    return int(number) in items.get(kind, run.updates)
+
+
+def changed_run(run: Run, changes: Changes) -> Run:
     """``run`` after a commit: next version, changed items in, ended items out."""
     return msgspec.structs.replace(
         run,
-        state=state,
+        info=changes.info or run.info,
+        state=changes.state,
         version=run.version + 1,
-        activities=_merged(run.activities, activities),
-        timers=_merged(run.timers, timers),
+        activities=_merged(run.activities, changes.activities),
+        timers=_merged(run.timers, changes.timers),
+        children=_merged(run.children, changes.children),
+        updates=_merged(run.updates, changes.updates),
     )
 
 

@@ -66,6 +66,8 @@ class TimeDecisions(Decider):
                     return machine.activity_deadline(
                         snapshot.run, int(index), snapshot.task, snapshot.workflow_task, now_us
                     )
+                case "q":
+                    return machine.wait_due(snapshot.run, int(index), snapshot.workflow_task, now_us)
                 case "w":
                     return machine.workflow_task_due(snapshot.run, now_us)
                 case _:

@@ -30,9 +30,14 @@ def start_timer(decision: Decision, command: StartTimer, step: int, task_id: str
 
 def fire(decision: Decision, timer: TimerState) -> None:
     """Ends an open timer."""
-    wakes = decision.end_timer(timer)
+    decision.end_timer(timer)
     payload = _identity(decision, timer) | {"fired_at": iso_ms(decision.now_ms)}
-    decision.record(EventType.TIMER_FIRED, payload, wakes=wakes)
+    decision.end(timer.group, EventType.TIMER_FIRED, payload)
+
+
+def cancelled_payload(decision: Decision, timer: TimerState) -> dict[str, Any]:
+    """Payload of the event that says that an open timer was cancelled with its run."""
+    return _identity(decision, timer) | {"cancelled_at": iso_ms(decision.now_ms)}
 
 
 def timer_due(run: Run, step: int, task_lease: Lease, now_us: int) -> Changes:

@@ -78,7 +78,7 @@ class Visibility:
         owner, current, runs = await self._store.call(
             "HMGET", keys.workflow(partition, workflow_id), "ns", "run", "runs", idempotent=True
         )
-        missing = _not_found(workflow_id, run_id)
+        missing = not_found(workflow_id, run_id)
         if owner is None or owner.decode() != namespace:
             raise missing
         wanted = run_id or current.decode()
@@ -100,7 +100,7 @@ class Visibility:
         flat = await self._store.call("HGETALL", keys.workflow(partition, workflow_id), idempotent=True)
         fields = {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
         if fields.get("ns") != namespace:
-            raise _not_found(workflow_id, None)
+            raise not_found(workflow_id, None)
         current, count = fields["run"], int(fields["runs"])
         views = []
         for number in range(1, count + 1):
@@ -211,7 +211,7 @@ def _row(row: list[bytes]) -> tuple[Place, RunView]:
     return Place(int(started_ms), run_id.decode()), view
 
 
-def _not_found(workflow_id: str, run_id: str | None) -> Refused:
+def not_found(workflow_id: str, run_id: str | None) -> Refused:
     if run_id is None:
         return Refused(
             "instance_not_found",

@@ -12,7 +12,7 @@ from cluster.store.transaction import Transaction
 from cluster.times import iso_us
 from cluster.workflows import guards, machine
 from cluster.workflows.changes import Changes
-from cluster.workflows.commands import ends_run, normalise
+from cluster.workflows.commands import answered_updates, cancels_operations, ends_run, normalise
 from cluster.workflows.deciding import Decider, Step
 from cluster.workflows.limits import Limits
 from cluster.workflows.storage import Snapshot, load
@@ -39,6 +39,7 @@ class WorkflowTaskAnswers(Decider):
                 normalise(commands, snapshot.run.info.payload_codec),
                 self._clock.now_us(),
                 self._limits,
+                self._store.keys.partitions,
             )
 
         return await self.decide(
@@ -46,7 +47,8 @@ class WorkflowTaskAnswers(Decider):
                 task.run_id,
                 decide,
                 lambda tx, _: self._expect_owned(tx, task_id, owner, attempt),
-                whole=ends_run(commands),
+                fields=answered_updates(commands),
+                whole=ends_run(commands) or cancels_operations(commands),
                 ends=task_id,
             )
         )

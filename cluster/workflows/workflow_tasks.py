@@ -13,27 +13,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from cluster.errors import Refused
 from cluster.ids import TaskId, TaskKind
-from cluster.workflows import activities, closing, deadlines, groups, limits, retry, timers
+from cluster.workflows import (
+    activities,
+    attributes,
+    children,
+    closing,
+    deadlines,
+    groups,
+    limits,
+    local_activities,
+    races,
+    retry,
+    timers,
+    waits,
+)
 from cluster.workflows.changes import Arm, Changes, Disarm, DropTask, ReadyWorkflowTask, Requeue
-from cluster.workflows.commands import (
+from cluster.workflows.command_records import (
+    GROUPED,
+    STEPLESS,
+    CancelSelectionOperation,
     Command,
-    CompleteWorkflow,
-    FailWorkflow,
+    CompleteUpdate,
+    FailUpdate,
+    OpenConditionWait,
+    RecordLocalActivity,
     RecordSideEffect,
     RecordVersionMarker,
     ScheduleActivity,
+    StartChildWorkflow,
     StartTimer,
-    is_terminal,
+    UpsertMemo,
+    UpsertSearchAttributes,
 )
+from cluster.workflows.commands import is_terminal
 from cluster.workflows.decision import TASK_TIMER, Decision, untouched
 from cluster.workflows.events import EventType
+from cluster.workflows.failures import arguments, envelope
 from cluster.workflows.limits import Limits
-from cluster.workflows.records import Lease, Run, RunStatus, TimerState
+from cluster.workflows.records import Lease, OpenUpdate, Run, RunStatus
+
+UPDATE_TRIES: Final = 3
+"""So many workflow tasks may leave their update unanswered before it fails."""
 
 WAITING_FOR_HISTORY: Final = "WorkflowTaskWaitingForHistory"
 """Failure type by which the SDK says that there is nothing to do before something new happens."""
@@ -43,13 +71,19 @@ MAX_STEP_GAP: Final = 1000
 
 
 def complete_workflow_task(
-    run: Run, lease: Lease, commands: Sequence[Command], now_us: int, structural: Limits
+    run: Run,
+    lease: Lease,
+    commands: Sequence[Command],
+    now_us: int,
+    structural: Limits,
+    partitions: int = 1,
 ) -> Changes:
     """Applies a batch: all non-terminal commands in order, then the terminal one wherever it stood.
 
-    The caller has checked the sender. Raises Refused (nothing is applied) for two terminal commands,
-    a group that does not fit and a structural limit. When a deadline of the run has passed, the run
-    times out and ``refusal`` is set.
+    ``partitions`` is the cluster's number of them (children live in their parent's). The caller has
+    checked the sender. Raises Refused (nothing is applied) for two terminal commands, an answer to an
+    update that is not open, a group that does not fit and a structural limit. When a deadline of the
+    run has passed, the run times out and ``refusal`` is set.
     """
     if deadlines.run_reached(run.info, now_us // 1000) is not None:
         changes = closing.run_deadline(run, lease, now_us)
@@ -59,22 +93,32 @@ def complete_workflow_task(
     if len(terminal) > 1:
         text = "A workflow task may hold at most one command that ends the run."
         raise _refused(run, lease, "invalid_commands", text)
+    _check_updates(run, lease, commands)
     decision = Decision(run, now_us)
     decision.set(
-        task_open=False, task_failures=0, last_task_failure=None, resume={}, status=RunStatus.WAITING
+        task_open=False,
+        task_update=None,
+        task_failures=0,
+        last_task_failure=None,
+        resume={},
+        status=RunStatus.WAITING,
+        signals=run.state.pending_signals,
     )
     decision.effects.append(DropTask(lease.task_id))
     try:
         limits.check_batch(structural, commands)
-        _apply(decision, run, lease, commands, structural)
+        _apply(decision, run, lease, commands, structural, partitions)
+        limits.check_attributes(structural, decision.info)
         limits.check_transaction(structural, len(decision.events) + len(terminal))
     except limits.LimitReached as refusal:
         raise _with_task(refusal, run, lease) from None
+    _count_unanswered(decision, run.state.task_update, lease.task_id)
     pending_timers = [decision.timer_id(step) for step, timer in decision.timers.items() if timer is not None]
-    decision.release()
     if terminal:
         closing.close_by_command(decision, terminal[0], lease.task_id)
         pending_timers = []
+    else:
+        decision.release()
     decision.settle()
     return decision.changes(
         {
@@ -98,12 +142,20 @@ def fail_workflow_task(run: Run, lease: Lease, failure: Mapping[str, Any], now_u
     """
     decision = Decision(run, now_us)
     decision.effects.append(DropTask(lease.task_id))
-    decision.release()
     if failure.get("type") == WAITING_FOR_HISTORY:
         decision.set(
-            task_open=False, task_failures=0, last_task_failure=None, resume={}, status=RunStatus.WAITING
+            task_open=False,
+            task_update=None,
+            task_failures=0,
+            last_task_failure=None,
+            resume={},
+            status=RunStatus.WAITING,
+            signals=run.state.pending_signals,
         )
+        _count_unanswered(decision, run.state.task_update, lease.task_id)
+        decision.release()
     else:
+        decision.release()
         failures = run.state.task_failures + 1
         decision.set(
             task_waiting=True,
@@ -162,17 +214,53 @@ def is_open(run: Run, task_id: str) -> bool:
     return run.state.task_open and task_id == newest
 
 
+def _check_updates(run: Run, lease: Lease, commands: Sequence[Command]) -> None:
+    """Each answer names an open update, and none is answered twice."""
+    open_updates = {f"{run.info.run_id}-u{update.number}" for update in run.state.updates}
+    for command in commands:
+        if isinstance(command, (CompleteUpdate, FailUpdate)):
+            if command.update_id not in open_updates:
+                text = f"The update {command.update_id!r} is not open."
+                raise _refused(run, lease, "invalid_commands", text)
+            open_updates.remove(command.update_id)
+
+
+def _count_unanswered(decision: Decision, update_id: str | None, task_id: str) -> None:
+    """A worker that leaves the update of its task unanswered may try again, but not for ever."""
+    updates = decision.state.updates
+    update = next((update for update in updates if decision.update_id(update.number) == update_id), None)
+    if update is None:
+        return
+    if update.tries + 1 >= UPDATE_TRIES:
+        failure = {"message": "No worker answered the update.", "exception_type": "UpdateNotAnswered"}
+        decision.end_update(update, failure=failure, workflow_task_id=task_id)
+        return
+    # It goes to the end of the queue, so that it cannot hold up the others.
+    rest = tuple(other for other in updates if other is not update)
+    decision.set(updates=(*rest, replace(update, tries=update.tries + 1)))
+
+
 def _apply(
-    decision: Decision, run: Run, lease: Lease, commands: Sequence[Command], structural: Limits
+    decision: Decision,
+    run: Run,
+    lease: Lease,
+    commands: Sequence[Command],
+    structural: Limits,
+    partitions: int,
 ) -> None:
-    """Applies the non-terminal commands. Timers without a delay fire after the last one, so that
-    the first of a group cannot look like the last."""
-    due: list[TimerState] = []
+    """Applies the non-terminal commands. What is over at once ends after the last one, so that the
+    first of a group cannot look like the last."""
+    if any(not isinstance(command, STEPLESS) for command in commands):
+        waits.satisfy_all(decision, lease.task_id)
+    over: list[Callable[[], None]] = []
     for command in commands:
         if is_terminal(command):
             continue
+        if isinstance(command, STEPLESS):
+            _apply_stepless(decision, run, command, lease.task_id)
+            continue
         step = decision.state.next_step
-        if isinstance(command, (ScheduleActivity, StartTimer)):
+        if isinstance(command, GROUPED):
             step = groups.step(command.group) or step
             if step < decision.state.next_step:
                 continue
@@ -181,19 +269,70 @@ def _apply(
                 raise _refused(run, lease, "invalid_commands", text)
         limits.check_room(structural, decision.state, command)
         decision.set(next_step=step + 1)
-        match command:
-            case ScheduleActivity():
-                activities.schedule(decision, command, step, lease.task_id)
-            case StartTimer():
-                timer = timers.start_timer(decision, command, step, lease.task_id)
-                if not timer.delay_seconds:
-                    due.append(timer)
-            case RecordSideEffect() | RecordVersionMarker():
-                _mark(decision, command, step, lease.task_id)
-            case CompleteWorkflow() | FailWorkflow():
-                pass
-    for timer in due:
-        timers.fire(decision, timer)
+        later = _apply_step(decision, command, step, lease.task_id, partitions)
+        if later is not None:
+            over.append(later)
+    for end in over:
+        end()
+
+
+def _apply_step(
+    decision: Decision, command: Command, step: int, task_id: str, partitions: int
+) -> Callable[[], None] | None:
+    """Applies a command that takes a step; returns what ends it, when it is over at once."""
+    match command:
+        case ScheduleActivity():
+            activities.schedule(decision, command, step, task_id)
+        case StartTimer():
+            timer = timers.start_timer(decision, command, step, task_id)
+            if not timer.delay_seconds:
+                return partial(timers.fire, decision, timer)
+        case OpenConditionWait():
+            wait = waits.open_wait(decision, command, step, task_id)
+            if wait.timeout_seconds == 0:
+                return partial(waits.time_out, decision, wait)
+        case StartChildWorkflow():
+            children.start_child(decision, command, step, task_id, partitions)
+        case RecordLocalActivity():
+            local_activities.schedule(decision, command, step, task_id)
+            end = partial(local_activities.finish, decision, command, step, task_id)
+            if command.group:
+                return end
+            end()
+        case RecordSideEffect() | RecordVersionMarker():
+            _mark(decision, command, step, task_id)
+        case UpsertMemo():
+            attributes.upsert_memo(decision, command, step, task_id)
+        case UpsertSearchAttributes():
+            attributes.upsert_search_attributes(decision, command, step, task_id)
+        case _:
+            raise AssertionError(f"{command} takes no step")
+    return None
+
+
+def _apply_stepless(decision: Decision, run: Run, command: Command, task_id: str) -> None:
+    match command:
+        case CompleteUpdate(update_id=update_id, result=result):
+            update = _open_update(decision, update_id)
+            kept = run.updates[update.number]
+            applied = {"update_id": update_id, "update_name": update.name, **arguments(kept.arguments)}
+            decision.record(EventType.UPDATE_APPLIED, applied, workflow_task_id=task_id)
+            payload: dict[str, Any] = {"result": None}
+            if result is not None:
+                payload = {"result": envelope(result), "payload_codec": result.codec}
+            decision.end_update(update, result=payload, workflow_task_id=task_id, wakes=True)
+        case FailUpdate(update_id=update_id, failure=failure):
+            update = _open_update(decision, update_id)
+            decision.end_update(update, failure=failure, workflow_task_id=task_id, wakes=True)
+        case CancelSelectionOperation():
+            races.cancel_operation(decision, run, command, task_id)
+        case _:
+            raise AssertionError(f"{command} takes a step")
+
+
+def _open_update(decision: Decision, update_id: str) -> OpenUpdate:
+    updates = decision.state.updates
+    return next(update for update in updates if decision.update_id(update.number) == update_id)
 
 
 def _mark(

@@ -16,6 +16,7 @@ from cluster.errors import StoreError
 from cluster.settings.schema import AuthDriver, Settings
 from cluster.times import iso_seconds
 from cluster.workers import RECEIPT_SECONDS
+from cluster.workflows.commands import COMMAND_TYPES
 from nodes.api import compression
 from nodes.api.auth import credentials
 from nodes.api.call import Call
@@ -26,16 +27,6 @@ from nodes.api.versions import CONTROL_VERSION, WORKER_VERSION
 HISTORY_COMPRESSION_THRESHOLD: Final = 50
 PROBE_SECONDS: Final = 2.0
 """Longest time a health or readiness check waits for the store."""
-
-WORKFLOW_TASK_COMMANDS: Final = (
-    "complete_workflow",
-    "fail_workflow",
-    "schedule_activity",
-    "start_timer",
-    "record_side_effect",
-    "record_version_marker",
-)
-"""What ``cluster.workflows.commands.normalise`` accepts, terminal commands first."""
 
 _AUTH_COMPOSITION: Final[Mapping[str, Any]] = {
     "schema": "durable-workflow.v2.auth-composition.contract",
@@ -66,6 +57,7 @@ _REQUEST_CONTRACT: Final[Mapping[str, Any]] = {
     "schema": "durable-workflow.v2.control-plane-request.contract",
     "version": 1,
     "operations": {
+        "update": {"fields": {"wait_for": {"canonical_values": ["accepted", "completed"]}}},
         "list": {"fields": {"status": {"canonical_values": ["running", "completed", "failed"]}}},
         "start": {
             "fields": {"duplicate_policy": {"canonical_values": ["fail", "use-existing"]}},
@@ -90,7 +82,7 @@ def server_capabilities(settings: Settings) -> dict[str, Any]:
     """The ``server_capabilities`` object of the worker plane (server-behaviour 1.5)."""
     return {
         "long_poll_timeout": settings.worker_poll_timeout,
-        "supported_workflow_task_commands": list(WORKFLOW_TASK_COMMANDS),
+        "supported_workflow_task_commands": list(COMMAND_TYPES),
         "workflow_task_poll_request_idempotency": True,
         "history_page_size_default": settings.history_page_size_default,
         "history_page_size_max": settings.history_page_size_max,
@@ -98,9 +90,10 @@ def server_capabilities(settings: Settings) -> dict[str, Any]:
         "poll_status": True,
         "activity_retry_policy": True,
         "activity_timeouts": True,
-        "child_workflow_retry_policy": False,
-        "child_workflow_timeouts": False,
-        "parent_close_policy": False,
+        "child_workflow_retry_policy": True,
+        "child_workflow_timeouts": True,
+        "parent_close_policy": True,
+        "workflow_memo_updates": {"supported": True},
         "non_retryable_failures": True,
         "response_compression": _encodings(settings),
         "history_compression": {

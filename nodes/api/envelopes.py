@@ -28,13 +28,18 @@ class OperationContract:
     success: tuple[str, ...] = ()
 
 
+_NAMED: Final = ("workflow_id", "operation_name", "operation_name_field")
 OPERATIONS: Final[Mapping[str, OperationContract]] = {
     "list": OperationContract(),
     "start": OperationContract((), ("workflow_id", "outcome")),
     "describe": OperationContract(("workflow_id",)),
     "describe_run": OperationContract(("workflow_id",), ("run_id",)),
     "history": OperationContract(("workflow_id", "run_id"), ("next_page_token",)),
-    "query": OperationContract(("workflow_id", "operation_name", "operation_name_field"), ("result",)),
+    "query": OperationContract(_NAMED, ("result",)),
+    "signal": OperationContract(_NAMED, ("outcome",)),
+    "update": OperationContract(_NAMED, ("outcome",)),
+    "cancel": OperationContract(("workflow_id",), ("outcome",)),
+    "terminate": OperationContract(("workflow_id",), ("outcome",)),
 }
 
 _OPERATION_NAMES: Final = ("signal_name", "query_name", "update_name")

@@ -58,16 +58,6 @@ def show_value(payload: Payload | None) -> Any:
     if payload is None:
         return None
     try:
-        return _json(payloads.decode(payload))
+        return payloads.json_view(payloads.decode(payload))
     except payloads.PayloadError:
         return None
-
-
-def _json(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    if isinstance(value, list):
-        return [_json(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _json(item) for key, item in value.items()}
-    return value

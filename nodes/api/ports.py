@@ -8,6 +8,7 @@ from cluster.admission.gate import Gate
 from cluster.admission.limit_store import LimitStore
 from cluster.clock import Clock
 from cluster.cohorts import Cohorts
+from cluster.contracts import Contracts
 from cluster.fleet import Fleet
 from cluster.membership.membership import Membership
 from cluster.namespaces import NamespaceStore
@@ -45,6 +46,8 @@ class NodePort(Protocol):
     def queries(self) -> QueryBroker: ...
     @property
     def query_polls(self) -> QueryPolls: ...
+    @property
+    def contracts(self) -> Contracts: ...
     @property
     def engine(self) -> Engine: ...
     @property

@@ -17,6 +17,7 @@ from nodes.api import (
     task_queues,
     worker_fleet,
     workers,
+    workflow_commands,
     workflow_tasks,
     workflows,
 )
@@ -45,6 +46,14 @@ def _control(method: str, path: str, roles: frozenset[Role], handler: Handler) -
     return Route(method, f"/api/{path}", Plane.CONTROL, handler, roles)
 
 
+def _commands(path: str, operation: str, handler: Handler) -> tuple[Route, Route]:
+    """A command to a workflow's current run, and the same to a run that is named."""
+    return (
+        _workflows("POST", f"/{{workflow_id}}/{path}", operation, handler),
+        _workflows("POST", f"/{{workflow_id}}/runs/{{run_id}}/{path}", operation, handler),
+    )
+
+
 def _worker(method: str, path: str, handler: Handler, *, polls: bool = False) -> Route:
     return Route(method, f"/api/worker/{path}", Plane.WORKER, handler, WORKERS, polls=polls)
 
@@ -71,6 +80,10 @@ ROUTES: Final = (
     _workflows("GET", "/{workflow_id}", "describe", workflows.describe),
     _workflows("GET", "/{workflow_id}/runs/{run_id}", "describe_run", workflows.describe_run),
     _workflows("GET", "/{workflow_id}/runs/{run_id}/history", "history", workflows.history),
+    *_commands("signal/{signal_name}", "signal", workflow_commands.signal),
+    *_commands("update/{update_name}", "update", workflow_commands.update),
+    *_commands("cancel", "cancel", workflow_commands.cancel),
+    *_commands("terminate", "terminate", workflow_commands.terminate),
     _workflows("POST", "/{workflow_id}/query/{query_name}", "query", queries.query),
     _workflows("POST", "/{workflow_id}/runs/{run_id}/query/{query_name}", "query", queries.query),
     _control("GET", "workers", OPERATORS, worker_fleet.list_workers),

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from cluster.errors import ValidationFailed
+from cluster.payloads import json_view
 from cluster.settings.schema import Settings
 from cluster.times import iso_seconds, iso_us
 from cluster.workflows.engine import StartRequest
@@ -276,7 +277,7 @@ def _description(view: RunView, operations: frozenset[str]) -> dict[str, Any]:
         "last_progress_at": _moment(state.last_progress_at_us),
         "wait_kind": wait_kind,
         "wait_reason": wait_reason,
-        "memo": info.memo,
+        "memo": json_view(info.memo),
         "actions": _actions(view, operations),
     }
 
@@ -298,6 +299,10 @@ def _wait(view: RunView) -> tuple[str | None, str | None]:
         return "workflow-task", "Waiting for a worker to run the workflow."
     if state.activities:
         return "activity", f"Waiting for {len(state.activities)} activities."
+    if state.children:
+        return "child", f"Waiting for {len(state.children)} children."
+    if state.waits:
+        return "condition", "Waiting for a condition."
     if state.timers:
         return "timer", f"Waiting for {len(state.timers)} timers."
     return None, None

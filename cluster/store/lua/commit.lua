@@ -69,7 +69,48 @@ local conditions = {
   end,
 }
 
+local RELEASE_AT_ONCE = 500
+local SIGNAL = '^{"id":"[^"]*","event_type":"SignalReceived"'
+
+-- Events that waited get their place in the history: `sequence` becomes their first member.
+local function release(run, ordinal, signals_to, signals_ordinal)
+  local from = P .. ':pend:' .. run
+  local count = redis.call('LLEN', from)
+  for start = 0, count - 1, RELEASE_AT_ONCE do
+    local kept, moved = {}, {}
+    for _, event in ipairs(redis.call('LRANGE', from, start, start + RELEASE_AT_ONCE - 1)) do
+      local there = signals_to ~= '' and string.find(event, SIGNAL) ~= nil
+      local list, number = kept, ordinal + #kept
+      if there then
+        list, number = moved, signals_ordinal + #moved
+      end
+      list[#list + 1] = '{"sequence":' .. text(number) .. ',' .. string.sub(event, 2)
+    end
+    if #kept > 0 then
+      redis.call('RPUSH', P .. ':hist:' .. run, unpack(kept))
+    end
+    if #moved > 0 then
+      redis.call('RPUSH', P .. ':hist:' .. signals_to, unpack(moved))
+    end
+    ordinal, signals_ordinal = ordinal + #kept, signals_ordinal + #moved
+  end
+  redis.call('DEL', from)
+end
+
+local function begin(run, workflow, ns, ns_part, number, started, fields, events)
+  redis.call('HSET', P .. ':wf:' .. workflow, 'ns', ns, 'run', run, 'runs', number, 'r' .. number, run)
+  redis.call('HSET', P .. ':run:' .. run, unpack(fields))
+  redis.call('RPUSH', P .. ':hist:' .. run, unpack(events))
+  redis.call('ZADD', P .. ':runs:' .. ns_part, started, run)
+end
+
 local verbs = {
+  ['@begin'] = function(o)
+    begin(o[2], o[3], o[4], o[5], o[6], o[7], o[8], o[9])
+  end,
+  ['@release'] = function(o)
+    release(o[2], tonumber(o[3]), o[4], tonumber(o[5]))
+  end,
   ['@enqueue'] = function(o)
     enqueue(o[2], o[3], o[4], o[5], o[6], o[7], o[8], o[9], o[10], o[11])
   end,

@@ -4,10 +4,11 @@
 -- KEYS[1]  the run
 -- ARGV[1]  start of the partition's keys     ARGV[2]  run id
 -- ARGV[3]  task id of interest, or ""        ARGV[4]  "all" for every open item, else ""
--- ARGV[5..] item fields to read (a:<step>, t:<step>)
+-- ARGV[5]  answer to a client to read, or ""
+-- ARGV[6..] item fields to read (a:<step>, t:<step>, c:<step>, u:<number>)
 --
 -- Returns nil when there is no run, else
---   [now, version, info, state, archived, [field, value, ...], workflow task, task of interest]
+--   [now, version, info, state, archived, [field, value, ...], workflow task, task of interest, answer]
 -- with a task as [id, state, attempt, delivery, owner, leased at, expires, heartbeat at, progress] or [].
 -- oom: allow (reads only)
 local run = redis.call('HMGET', KEYS[1], 'v', 'i', 's', 'wt', 'arch')
@@ -20,13 +21,13 @@ local items = {}
 if ARGV[4] == 'all' then
   local all = redis.call('HGETALL', KEYS[1])
   for i = 1, #all, 2 do
-    if string.match(all[i], '^[at]:') then
+    if string.match(all[i], '^[atcu]:') then
       items[#items + 1] = all[i]
       items[#items + 1] = all[i + 1]
     end
   end
-elseif #ARGV > 4 then
-  local names = { unpack(ARGV, 5) }
+elseif #ARGV > 5 then
+  local names = { unpack(ARGV, 6) }
   for i, value in ipairs(redis.call('HMGET', KEYS[1], unpack(names))) do
     if value then
       items[#items + 1] = names[i]
@@ -49,4 +50,5 @@ end
 
 local workflow_task = run[4] and run[4] ~= '' and task(ARGV[2] .. '-' .. run[4]) or {}
 local other = ARGV[3] ~= '' and task(ARGV[3]) or {}
-return { text(now), run[1], run[2], run[3], run[5] or '', items, workflow_task, other }
+local answer = ARGV[5] ~= '' and redis.call('HGET', P .. ':cmd:' .. ARGV[2], ARGV[5]) or ''
+return { text(now), run[1], run[2], run[3], run[5] or '', items, workflow_task, other, answer }

@@ -45,7 +45,7 @@ end
 local history = P .. ':hist:' .. id
 local events = redis.call('LLEN', history)
 unlist()
-redis.call('UNLINK', history, KEYS[1])
+redis.call('UNLINK', history, KEYS[1], P .. ':pend:' .. id, P .. ':cmd:' .. id)
 
 local newest, newest_id = 0, nil
 for name, other in pairs(known) do

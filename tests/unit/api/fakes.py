@@ -10,7 +10,9 @@ from typing import Any, cast
 import orjson
 
 from cluster.cohorts import Cohorts
+from cluster.contracts import Contracts
 from cluster.errors import StoreError
+from cluster.fleet import Fleet
 from cluster.namespaces import NamespaceStore
 from cluster.queues.model import PollRequest, PollResult, PollStatus
 from cluster.settings import Settings
@@ -160,6 +162,7 @@ class FakeNode:
         self.membership = SimpleNamespace(held={0: None, 3: None})
         self.namespaces = NamespaceStore(store, self.clock.now_ms, self.settings.history_retention_days)
         self.workers = WorkerStore(store, self.clock.now_ms)
+        self.contracts = Contracts(Fleet(store, self.clock.now_ms, 60_000))
         self.cohorts = Cohorts(store)
 
 

@@ -176,7 +176,7 @@ async def test_the_header_wins_over_the_query(client: Client) -> None:
         ("GET", "/", 404),
         ("GET", "/api/workflows/x/signal", 404),
         ("GET", "/api/workflows//runs/x", 404),
-        ("POST", "/api/workflows/x/signal/y", 404),
+        ("POST", "/api/workflows/x/nothing/y", 404),
         ("GET", "/api/worker/nothing", 404),
         ("GET", "/api/workerx", 404),
         ("PATCH", "/api/workflows", 405),

@@ -13,11 +13,10 @@ from cluster import payloads
 from cluster.errors import Refused, ValidationFailed
 from cluster.ids import TaskKind
 from cluster.queues.model import ActivityTask, PollResult, PollStatus, WorkflowTask
-from cluster.workflows.commands import normalise
+from cluster.workflows.commands import COMMAND_TYPES, normalise
 from cluster.workflows.engine import Started, StartRequest
 from cluster.workflows.records import Payload, Run, RunInfo, RunState, RunStatus
 from cluster.workflows.visibility import HistoryPage, RunPage, RunView
-from nodes.api.discovery import WORKFLOW_TASK_COMMANDS
 from nodes.api.workflow_tasks import RESUME_KEYS
 from tests.unit.api.conftest import OpenClient
 from tests.unit.api.fakes import Answer, Client
@@ -551,8 +550,8 @@ async def test_only_applied_commands_are_advertised(client: Client) -> None:
     info = (await client.send("GET", "/api/cluster/info")).body
     advertised = info["worker_protocol"]["server_capabilities"]["supported_workflow_task_commands"]
 
-    assert advertised == list(WORKFLOW_TASK_COMMANDS)
-    for name in ("continue_as_new", "start_child_workflow", "upsert_memo", "complete_update", *advertised):
+    assert advertised == list(COMMAND_TYPES)
+    for name in ("start_service_operation", *advertised):
         try:
             normalise([{"type": name}])
             known = True
@@ -568,7 +567,8 @@ async def test_cluster_info_carries_no_version_header(client: Client) -> None:
     assert answer.body["limits"]["max_payload_bytes"] == 2097152
     assert answer.body["worker_protocol"]["version"] == "1.20"
     assert answer.body["control_plane"]["version"] == "2"
-    assert "update" not in answer.body["control_plane"]["request_contract"]["operations"]
+    stages = answer.body["control_plane"]["request_contract"]["operations"]["update"]["fields"]["wait_for"]
+    assert stages["canonical_values"] == ["accepted", "completed"]
     assert "namespace" not in answer.body
 
 

@@ -14,33 +14,40 @@ from cluster.workflows import deadlines, groups, guards, machine
 from cluster.workflows.changes import (
     Arm,
     Changes,
+    ChildOver,
+    CloseChild,
     Disarm,
     DropTask,
+    NewRun,
     ReadyActivityTask,
     ReadyWorkflowTask,
     Requeue,
 )
 from cluster.workflows.commands import check_fields, normalise
-from cluster.workflows.events import encode_event
+from cluster.workflows.events import encode_event, encode_pending
 from cluster.workflows.records import (
     ActivityState,
+    ChildState,
     Lease,
     Payload,
+    PendingEvent,
     Record,
     Run,
     RunInfo,
     RunState,
     TimerState,
+    UpdateState,
 )
 
 R = TypeVar("R", bound=Record)
-Item = TypeVar("Item", ActivityState, TimerState)
+Item = TypeVar("Item", ActivityState, TimerState, ChildState, UpdateState)
 
 RUN_ID = "01KB8M3V6T5Q0Z9W2N4X7C1D0G"
 START_US = 1_764_504_000_123_456
 BLOB = "wwHioz3/VYAiNwRU"
 RESULT = Payload(codec="avro", blob=BLOB)
 LEASE_MS = 60_000
+PARTITIONS = 16
 ACTIVITY_LEASE_MS = 300_000
 
 
@@ -81,6 +88,26 @@ def member(command: Mapping[str, Any], base: int, size: int, index: int, *inner:
     return {**command, **path[-1], "parallel_group_path": path}
 
 
+def contender(
+    command: Mapping[str, Any], base: int, size: int, index: int, *, kind: str = "timer", key: str = ""
+) -> Any:
+    """``command`` as a member of a race, one step long."""
+    level = {
+        "parallel_group_id": f"select-calls:{base}:{size}",
+        "parallel_group_kind": "mixed",
+        "parallel_group_mode": "select",
+        "parallel_group_base_sequence": base,
+        "parallel_group_size": size,
+        "parallel_group_index": index,
+        "selection_member_key": key or f"m{index}",
+        "selection_member_index": index,
+        "selection_member_base_sequence": base + index,
+        "selection_member_size": 1,
+        "selection_member_kind": kind,
+    }
+    return {**command, **level, "parallel_group_path": [level]}
+
+
 COMPLETE = {"type": "complete_workflow", "result": {"codec": "avro", "blob": BLOB}}
 FAIL = {"type": "fail_workflow", "message": "no stock", "exception_type": "OutOfStock"}
 WAITING = {"type": "WorkflowTaskWaitingForHistory", "message": "Workflow task waiting for scheduled history."}
@@ -96,6 +123,12 @@ class Simulation:
         self.tasks: dict[str, Lease] = {}
         self.timers: dict[str, int] = {}
         self.unseen_wake = False
+        self.waiting: list[tuple[int, PendingEvent]] = []
+        self.children: dict[str, NewRun] = {}
+        self.cancelled: set[int] = set()
+        self.closing: list[CloseChild] = []
+        self.reports: list[ChildOver] = []
+        self.answers: dict[str, dict[str, Any]] = {}
         self.run = Run(info=run_info(**info), state=RunState(), version=0)
         self.last = self.apply(machine.start(self.run.info, self.now_us))
 
@@ -183,6 +216,8 @@ class Simulation:
                 return self.apply(
                     machine.activity_deadline(self.run, step, lease, self.task_lease(), self.now_us)
                 )
+            case "q":
+                return self.apply(machine.wait_due(self.run, step, self.task_lease(), self.now_us))
             case "w":
                 return self.apply(machine.workflow_task_due(self.run, self.now_us))
             case _:
@@ -197,7 +232,7 @@ class Simulation:
         check_fields(list(commands))
         return self.apply(
             machine.complete_workflow_task(
-                self.run, self.task_lease(), normalise(commands), self.now_us, self.limits
+                self.run, self.task_lease(), normalise(commands), self.now_us, self.limits, PARTITIONS
             ),
             ends=self.task_id(),
         )
@@ -240,17 +275,28 @@ class Simulation:
         if before.state.status.closed:
             assert changes.state == before.state
             assert not changes.events
+        first = before.state.buffered + 1
+        self.waiting += [(first + n, event) for n, event in enumerate(changes.buffered)]
         for event in changes.events:
-            self.history.append(orjson.loads(encode_event(RUN_ID, len(self.history) + 1, event)))
-            self.unseen_wake = self.unseen_wake or event.wakes
+            self._append(event)
+        self._release(changes)
+        for event in changes.tail:
+            self._append(event)
         for effect in changes.effects:
             self._do(effect)
+        for new in changes.starts:
+            self.children[new.info.run_id] = new
+        if changes.report is not None:
+            self.reports.append(changes.report)
+        self.answers |= orjson.loads(orjson.dumps(changes.receipts))
         self.run = Run(
-            info=before.info,
+            info=changes.info or before.info,
             state=_stored(changes.state),
             version=before.version + 1,
             activities=_merged(before.activities, changes.activities),
             timers=_merged(before.timers, changes.timers),
+            children=_merged(before.children, changes.children),
+            updates=_merged(before.updates, changes.updates),
         )
         for event in changes.events:
             group = groups.key(groups.fields(event.payload))
@@ -258,6 +304,29 @@ class Simulation:
         self.last = changes
         self.check()
         return changes
+
+    def _append(self, event: PendingEvent, number: int | None = None) -> None:
+        ordinal = len(self.history) + 1
+        if number is None:
+            stored = orjson.loads(encode_event(RUN_ID, ordinal, event))
+        else:
+            stored = {"sequence": ordinal, **orjson.loads(encode_pending(RUN_ID, number, event))}
+        self.history.append(stored)
+        self.unseen_wake = self.unseen_wake or event.wakes
+
+    def _release(self, changes: Changes) -> None:
+        """What the store does with events that waited."""
+        if not changes.releases and not changes.signals_to:
+            return
+        stay = [
+            (number, event)
+            for number, event in self.waiting
+            if not changes.signals_to or event.event_type != "SignalReceived"
+        ]
+        assert len(stay) == changes.releases
+        for number, event in stay:
+            self._append(event, number)
+        self.waiting.clear()
 
     def _do(self, effect: object) -> None:
         match effect:
@@ -277,6 +346,8 @@ class Simulation:
                 self.timers[name] = due_ms
             case Disarm(name):
                 self.timers.pop(name, None)
+            case CloseChild():
+                self.closing.append(effect)
             case _:
                 raise AssertionError(effect)
 
@@ -295,9 +366,16 @@ class Simulation:
         ready_or_leased = state.task_open and not state.task_waiting
         assert workflow_tasks == ([self.task_id()] if ready_or_leased else [])
         assert ("w" in self.timers) == (state.task_open and state.task_waiting)
+        assert tuple(sorted(self.run.children)) == tuple(sorted(state.children))
+        assert tuple(sorted(self.run.updates)) == tuple(sorted(u.number for u in state.updates))
+        assert state.pending == len(self.waiting)
         assert not state.pending or self.task_lease().state == "l"
+        assert not state.updates or state.task_open, "an update has no task to come"
         expected = {"w", "r"} | {f"t{step}" for step in state.timers} | {f"a{s}" for s in state.activities}
+        waits = {f"q{wait.step}" for wait in state.waits if wait.due_ms is not None}
+        expected |= waits
         assert self.timers.keys() <= expected, "a timer outlived what it was for"
+        assert waits <= self.timers.keys()
         for step in state.timers:
             assert f"t{step}" in self.timers
         for step, item in self.run.activities.items():
@@ -308,6 +386,8 @@ class Simulation:
             assert not state.activities
             assert not state.timers
             assert not state.groups
+            for left in (state.races, state.children, state.waits, state.updates):
+                assert not left
         else:
             assert not self.unseen_wake or state.task_open, "a wake was lost"
             assert ("r" in self.timers) == (deadlines.run_due_ms(self.run.info) is not None)
@@ -330,18 +410,37 @@ class Simulation:
             "TimerScheduled",
             "SideEffectRecorded",
             "VersionMarkerRecorded",
+            "ConditionWaitOpened",
+            "ChildWorkflowScheduled",
+            "MemoUpserted",
+            "SearchAttributesUpserted",
         )
-        ending = ("ActivityCompleted", "ActivityFailed", "ActivityTimedOut", "TimerFired")
+        ending = (
+            "ActivityCompleted",
+            "ActivityFailed",
+            "ActivityTimedOut",
+            "TimerFired",
+            "ConditionWaitSatisfied",
+            "ConditionWaitTimedOut",
+            "ChildRunCompleted",
+            "ChildRunFailed",
+            "ChildRunCancelled",
+            "ChildRunTerminated",
+        )
         events = self.history + [
-            {"event_type": event.event_type, "payload": event.payload} for event in self.state.pending
+            {"event_type": event.event_type, "payload": event.payload} for _, event in self.waiting
         ]
+        events = [event for event in events if event["payload"].get("timer_kind") is None]
         opened = [e["payload"]["sequence"] for e in events if e["event_type"] in opening]
         assert opened == list(range(1, self.state.next_step)), "steps have a gap or repeat"
         ended = [e["payload"]["sequence"] for e in events if e["event_type"] in ending]
         assert len(set(ended)) == len(ended), "an item ended twice"
-        items = {e["payload"]["sequence"] for e in events if e["event_type"] in opening[:2]}
-        still_open = {*self.state.activities, *self.state.timers}
-        assert not still_open & set(ended)
+        lasting = (*opening[:2], *opening[4:6])
+        items = {e["payload"]["sequence"] for e in events if e["event_type"] in lasting}
+        state = self.state
+        still_open = {*state.activities, *state.timers, *state.children, *(w.step for w in state.waits)}
+        still_open |= self.cancelled
+        assert not (still_open - self.cancelled) & set(ended)
         if not self.state.status.closed:
             assert items == still_open | set(ended), "an item got lost"
 

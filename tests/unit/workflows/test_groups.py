@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cluster.errors import ValidationFailed
-from cluster.workflows.commands import check_fields, normalise
-from tests.unit.workflows.simulation import RUN_ID, WAITING, Simulation, activity, member, timer
+from cluster.workflows.commands import check_fields
+from tests.unit.workflows.simulation import RUN_ID, WAITING, Simulation, activity, contender, member, timer
 
 
 def metadata(command: dict[str, Any]) -> dict[str, Any]:
@@ -128,19 +128,22 @@ def test_a_member_given_without_a_path_is_its_own_outermost_group() -> None:
     assert sim.state.groups == {"1:2": 2}
 
 
-@pytest.mark.parametrize("base", [activity(), timer()])
-@pytest.mark.parametrize("where", ["top", "path"])
-def test_races_are_not_supported_yet(base: dict[str, Any], where: str) -> None:
-    command = member(base, 1, 2, 0)
-    level = command if where == "top" else command["parallel_group_path"][0]
-    level["parallel_group_mode"] = "select"
-    check_fields([command])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("selection_member_key", None),
+        ("selection_member_kind", 3),
+        ("selection_member_base_sequence", 4),
+        ("selection_member_size", 0),
+        ("selection_member_index", 3),
+    ],
+)
+def test_the_fields_of_a_race_are_checked(field: str, value: object) -> None:
+    command = contender(timer(), 1, 3, 0)
+    command["parallel_group_path"][0][field] = value
     with pytest.raises(ValidationFailed) as failed:
-        normalise([command])
-    kind = base["type"]
-    assert failed.value.errors == {
-        "commands.0.type": [f"Workflow task command type [{kind}] is not supported by the server yet."]
-    }
+        check_fields([command])
+    assert list(failed.value.errors) == [f"commands.0.{field}"]
 
 
 @pytest.mark.parametrize(

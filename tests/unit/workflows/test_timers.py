@@ -48,7 +48,7 @@ def test_a_firing_is_kept_back_while_the_task_is_leased() -> None:
     sim.advance(1)
     sim.fire("t1")
     assert sim.payload("TimerFired")["sequence"] == 2
-    assert [event.payload["sequence"] for event in sim.state.pending] == [1]
+    assert [event.payload["sequence"] for _, event in sim.waiting] == [1]
     sim.complete(timer(60))
     assert sim.payload("TimerFired")["sequence"] == 1
     assert sim.state.task_index == 3

@@ -254,7 +254,7 @@ def test_a_leased_history_is_frozen_and_the_wake_follows() -> None:
     sim.claim_activity(1)
     sim.claim()
     assert sim.finish_activity(1).outcome["next_task_id"] is None
-    assert [event.event_type for event in sim.state.pending] == ["ActivityStarted", "ActivityCompleted"]
+    assert [event.event_type for _, event in sim.waiting] == ["ActivityStarted", "ActivityCompleted"]
     changes = sim.complete(timer(60))
     assert sim.types[-3:] == ["TimerScheduled", "ActivityStarted", "ActivityCompleted"]
     assert changes.outcome["created_task_ids"] == [f"{RUN_ID}-w3", f"{RUN_ID}-t3"]

@@ -1,0 +1,175 @@
+"""Routes that act on a workflow: signal, update, cancel, terminate (server-behaviour 3.3; sdk-wire 5.4)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from annotated_types import Ge, Le, MaxLen
+from pydantic import StringConstraints
+
+from cluster import payloads
+from cluster.errors import ValidationFailed
+from cluster.workflows import client_commands
+from cluster.workflows.client_answers import Target
+from cluster.workflows.client_commands import ClientCommand, CommandKind, Scope
+from cluster.workflows.records import Payload, Run
+from nodes.api.call import Call
+from nodes.api.fields import Fields, Integer, OptionalText, Trimmed
+from nodes.api.payloads import read_payload, show_envelope, show_value
+from nodes.api.routes import Reply
+
+DEFAULT_WAIT_SECONDS: Final = 10
+LONGEST_WAIT_SECONDS: Final = 50
+"""An update's caller is answered before its own HTTP time-out of 60 s."""
+
+_Reason = Annotated[Annotated[str, MaxLen(1000)] | None, Trimmed]
+_Stage = Annotated[Annotated[str, StringConstraints(pattern="^(accepted|completed)$")] | None, Trimmed]
+_Wait = Annotated[Annotated[int, Ge(1), Le(86_400)] | None, Integer]
+
+
+class _Signal(Fields):
+    input: Any = None
+    request_id: OptionalText = None
+
+
+class _Update(_Signal):
+    wait_for: _Stage = None
+    wait_timeout_seconds: _Wait = None
+
+
+class _Stop(Fields):
+    reason: _Reason = None
+    request_id: OptionalText = None
+
+
+async def signal(call: Call) -> Reply:
+    """``POST /api/workflows/{workflow_id}[/runs/{run_id}]/signal/{signal_name}``."""
+    name = operation_name(call, "signal_name")
+    body = call.fields(_Signal)
+    command = ClientCommand(
+        CommandKind.SIGNAL, _scope(call), name, read_arguments(body.input), request_id=body.request_id
+    )
+
+    async def known(run: Run) -> None:
+        handlers = await call.node.contracts.handlers(
+            run.info.namespace, run.info.task_queue, run.info.workflow_type
+        )
+        if handlers is not None and name not in handlers.signals:
+            text = f"The workflow has no signal {name!r}."
+            raise client_commands.rejected(run, command, "unknown_signal", text, status=404)
+
+    return Reply(_shown(await call.node.engine.command(_target(call), command, known)), 202)
+
+
+async def update(call: Call) -> Reply:
+    """``POST /api/workflows/{workflow_id}[/runs/{run_id}]/update/{update_name}``."""
+    name = operation_name(call, "update_name")
+    body = call.fields(_Update, also=_legacy(call.body))
+    command = ClientCommand(
+        CommandKind.UPDATE, _scope(call), name, read_arguments(body.input), request_id=body.request_id
+    )
+
+    async def known(run: Run) -> None:
+        handlers = await call.node.contracts.handlers(
+            run.info.namespace, run.info.task_queue, run.info.workflow_type
+        )
+        if handlers is not None and name not in handlers.updates:
+            text = f"The workflow has no update {name!r}."
+            raise client_commands.rejected(run, command, "unknown_update", text, status=404)
+
+    answer = _shown(await call.node.engine.command(_target(call), command, known))
+    answer["wait_for"] = body.wait_for or "accepted"
+    return await _await_update(call, answer, body)
+
+
+async def cancel(call: Call) -> Reply:
+    """``POST /api/workflows/{workflow_id}[/runs/{run_id}]/cancel``."""
+    return await _stop(call, CommandKind.CANCEL)
+
+
+async def terminate(call: Call) -> Reply:
+    """``POST /api/workflows/{workflow_id}[/runs/{run_id}]/terminate``."""
+    return await _stop(call, CommandKind.TERMINATE)
+
+
+async def _stop(call: Call, kind: CommandKind) -> Reply:
+    body = call.fields(_Stop)
+    command = ClientCommand(kind, _scope(call), reason=body.reason, request_id=body.request_id)
+    return Reply(_shown(await call.node.engine.command(_target(call), command)))
+
+
+async def _await_update(call: Call, answer: dict[str, Any], body: _Update) -> Reply:
+    """The answer once the update is over, or has been waited for long enough."""
+    engine, update_id = call.node.engine, answer["update_id"]
+    if body.wait_for != "completed":
+        found = await engine.update_result(update_id) if answer.get("retained") else None
+        return Reply(answer, 202) if found is None else _over(answer, found)
+    seconds = min(body.wait_timeout_seconds or DEFAULT_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
+    found = await engine.update_over(update_id, seconds)
+    answer |= {"wait_timed_out": found is None, "wait_timeout_seconds": seconds}
+    return Reply(answer, 202) if found is None else _over(answer, found)
+
+
+def _over(answer: dict[str, Any], found: dict[str, Any]) -> Reply:
+    status = found["update_status"]
+    answer |= {"update_status": status, "outcome": f"update_{status}"}
+    if status == "failed":
+        failure = found["failure"]
+        return Reply(
+            answer
+            | {
+                "failure_id": failure.get("failure_id"),
+                "failure_message": failure.get("message"),
+                "failure": failure,
+                "reason": "update_failed",
+                "message": failure.get("message"),
+            },
+            422,
+        )
+    raw = found.get("result")
+    result = None if raw is None else Payload(codec=raw["codec"], blob=raw["blob"])
+    return Reply(answer | {"result": show_value(result), "result_envelope": show_envelope(result)})
+
+
+def operation_name(call: Call, field: str) -> str:
+    """The name of a signal, query or update from the path. Raises ValidationFailed."""
+    name = call.parameters[field]
+    longest = call.node.settings.max_operation_name_length
+    if longest and len(name.encode()) > longest:
+        raise ValidationFailed({field: [f"The {field} must not be longer than {longest} bytes."]})
+    if not name or any(ord(character) < 32 or ord(character) == 127 for character in name):
+        raise ValidationFailed({field: [f"The {field} must not be empty or have control characters."]})
+    return name
+
+
+def read_arguments(value: Any) -> Payload | None:
+    """Positional arguments: a JSON list or an envelope that holds one; None without any."""
+    if value is None or value == []:
+        return None
+    if not isinstance(value, list) and not payloads.is_envelope(value):
+        raise ValidationFailed({"input": ["The input field must be a list or an envelope."]})
+    payload = read_payload(value, "input")
+    if payload is not None and not isinstance(value, list):
+        try:
+            decoded = payloads.decode(payload)
+        except payloads.PayloadError as error:
+            raise ValidationFailed({"input.blob": [f"The blob cannot be decoded: {error}."]}) from None
+        if not isinstance(decoded, list):
+            raise ValidationFailed({"input.blob": ["The blob must hold a list of arguments."]})
+    return payload
+
+
+def _shown(answer: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in answer.items() if name != "command_type"}
+
+
+def _legacy(body: dict[str, Any]) -> dict[str, list[str]]:
+    return {"wait_policy": ["Use wait_for."]} if "wait_policy" in body else {}
+
+
+def _scope(call: Call) -> Scope:
+    return Scope.RUN if "run_id" in call.parameters else Scope.INSTANCE
+
+
+def _target(call: Call) -> Target:
+    return Target(call.namespace, call.parameters["workflow_id"], call.parameters.get("run_id"))
