@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
+from random import Random
 from typing import Any
 
 import orjson
@@ -14,6 +16,7 @@ import trio
 from cluster.admission.gate import Gate
 from cluster.admission.limit_store import LimitStore
 from cluster.admission.tickets import Discharge
+from cluster.errors import ConditionFailed
 from cluster.ids import TaskKind
 from cluster.queues.claims import Claim
 from cluster.queues.matcher import Matcher, QueueId, Waiter
@@ -21,7 +24,6 @@ from cluster.settings import Settings
 from cluster.store.keys import QueueName, encode
 from cluster.store.store import Store, open_store
 from cluster.store.transaction import Transaction
-from tests.cluster.nodes import open_nodes
 from tests.cluster.queues.lab import Lab
 
 ACTIVITY, WORKFLOW = TaskKind.ACTIVITY, TaskKind.WORKFLOW
@@ -151,12 +153,29 @@ async def open_world(
     async with open_store(url, prefix=prefix, partitions=partitions) as store, trio.open_nursery() as nursery:
         found: list[Member] = []
         for _ in range(members):
-            found.append(await nursery.start(_live, url, prefix, partitions, peek_seconds, told))
+            found.append(await nursery.start(live, url, prefix, partitions, peek_seconds, told))
         yield World(found, Lab(store), partitions)
         nursery.cancel_scope.cancel()
 
 
-async def _live(
+async def lapse(store: Store, partition: int) -> None:
+    """End the leases that have run out: their tasks become ready again."""
+    base = store.keys.base(partition)
+    seconds, micros = await store.call("TIME")
+    now = int(seconds) * 1000 + int(micros) // 1000
+    for task_id in await store.call("ZRANGEBYSCORE", f"{base}:leases", "-inf", now):
+        attempt = await store.call("HGET", store.keys.task(partition, task_id.decode()), "n")
+        if attempt is None:
+            continue
+        tx = Transaction(partition, frees=True)
+        tx.expect_task(task_id.decode(), "l", int(attempt), None)
+        tx.expect_lapsed(task_id.decode())
+        tx.requeue(task_id.decode(), int(attempt) + 1, 0)
+        with suppress(ConditionFailed):
+            await store.commit(tx)
+
+
+async def live(
     url: str,
     prefix: str,
     partitions: int,
@@ -164,10 +183,27 @@ async def _live(
     settings: Settings,
     task_status: trio.TaskStatus[Member],
 ) -> None:
+    """A member, until it crashes or the world ends."""
     with trio.CancelScope() as scope:
         async with (
             open_store(url, prefix=prefix, partitions=partitions) as store,
-            open_nodes(store, 1, peek_seconds=peek_seconds, settings=settings) as [node],
+            trio.open_nursery() as nursery,
         ):
-            task_status.started(Member(store, node.matcher, node.limits, node.gate, scope))
+            limits = LimitStore(store, settings)
+            gate = Gate(store, limits)
+            name = secrets.token_hex(4)
+            matcher = Matcher(
+                store,
+                gate=gate,
+                session=lambda: name,
+                may_act=lambda: True,
+                recover=lambda partition: lapse(store, partition),
+                on_peek=lambda reply: None,
+                random=Random(name),
+                peek_seconds=peek_seconds,
+            )
+            await limits.watch()
+            await nursery.start(gate.run)
+            await nursery.start(matcher.run)
+            task_status.started(Member(store, matcher, limits, gate, scope))
             await trio.sleep_forever()
