@@ -12,14 +12,16 @@ import pytest
 import trio
 
 from cluster.errors import Refused
-from cluster.ids import TaskKind
+from cluster.ids import TaskKind, partition_of_run
 from cluster.queues.model import ActivityTask, WorkflowTask
 from cluster.store.store import Store
+from cluster.store.transaction import Transaction
 from cluster.workflows.engine import StartRequest
 from cluster.workflows.planning import LeaseTimes
 from cluster.workflows.records import RunStatus
 from cluster.workflows.workflow_tasks import WAITING_FOR_HISTORY
 from tests.cluster.nodes import PartialNode, open_nodes, poll_request
+from tests.waiting import eventually
 
 LEASE_MS = 400
 RUNS, ROUNDS = 6, 3
@@ -212,6 +214,55 @@ async def test_a_node_with_an_old_memory_still_answers_right(valkey_store: Store
             assert caught.value.reason == "run_closed"
             late = await node.engine.complete_activity("ns", step.task_id, step.attempt_id, "w", None)
             assert late["outcome"] == "completed"
+
+
+@pytest.mark.parametrize("what", ["an activity ends", "a timer fires"])
+async def test_history_is_frozen_also_for_who_takes_the_task_just_now(
+    store: Store, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The workflow task is handed out between the decision about an event and its commit."""
+    async with open_nodes(store, 2) as (node, other):
+        started = await node.engine.start(StartRequest("ns", "Flow", "q", workflow_id="one"))
+        run_id = started.info.run_id
+        first = await take_workflow_task(node)
+        step: dict[str, Any] = {"type": "schedule_activity", "activity_type": "step"}
+        opening = [step, step, {"type": "start_timer", "delay_seconds": 1}]
+        await node.engine.complete_workflow_task("ns", first.task_id, "w", 1, opening)
+        steps = [(await node.polls.poll(poll_request())).task for _ in range(2)]
+        ended = [task for task in steps if isinstance(task, ActivityTask)]
+        await node.engine.complete_activity("ns", ended[0].task_id, ended[0].attempt_id, "w", None)
+        taken: list[WorkflowTask] = []
+        commit = store.commit
+
+        async def commit_late(tx: Transaction) -> bool:
+            if not taken:
+                taken.append(await take_workflow_task(other))
+            return await commit(tx)
+
+        if what == "a timer fires":
+            key = store.keys.timers(partition_of_run(run_id) or 0)
+            timer, due_ms = (await store.call("ZRANGE", key, 0, 0, "WITHSCORES"))[:2]
+            await eventually(lambda: node.clock.now_ms() > float(due_ms))
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "commit", commit_late)
+            if what == "a timer fires":
+                await node.engine.timer_due(timer.decode(), int(float(due_ms)))
+            else:
+                await node.engine.complete_activity("ns", ended[1].task_id, ended[1].attempt_id, "w", None)
+        (second,) = taken
+        page = await node.engine.history("ns", "one", run_id, page_size=100, token=None)
+        assert page.events == second.events
+        failure = {"type": WAITING_FOR_HISTORY, "message": "not yet"}
+        await other.engine.fail_workflow_task("ns", second.task_id, "w", 1, failure)
+        third = await take_workflow_task(node)
+        assert third.events[: len(second.events)] == second.events
+        assert len(third.events) > len(second.events)
+
+
+async def take_workflow_task(node: PartialNode) -> WorkflowTask:
+    task = (await node.polls.poll(poll_request(kind=TaskKind.WORKFLOW, timeout=5.0))).task
+    assert isinstance(task, WorkflowTask)
+    return task
 
 
 async def test_two_starts_of_one_workflow_make_one_run(store: Store) -> None:
