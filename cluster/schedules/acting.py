@@ -8,6 +8,7 @@ that is due, and none fires it twice (B4, F1).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from typing import Any, Final
@@ -66,9 +67,8 @@ class Acting:
             snapshot = await storage.load(self._store, namespace, schedule_id)
             state = snapshot.schedule.state if snapshot else None
             if snapshot is None or state is None or state.next_due_ms != due_ms or state.next_fire_ms is None:
-                if await self._disarm(timer, due_ms):
-                    return
-                continue
+                await self._disarm(timer, due_ms)
+                return
             occasion = self.occasion(namespace, schedule_id, Cause.DUE, state.next_fire_ms, "")
             try:
                 await self._act_once(snapshot, occasion, expect)
@@ -101,17 +101,14 @@ class Acting:
                     return
         raise contended(schedule_id)
 
-    async def _disarm(self, timer: str, due_ms: int) -> bool:
-        """Remove a timer that stands for nothing; False when it has been set anew."""
+    async def _disarm(self, timer: str, due_ms: int) -> None:
+        """Remove a timer that stands for nothing, unless it has been set anew."""
         partition = names.partition_of_schedule(*names.parse_timer(timer), self._store.keys.partitions)
         tx = Transaction(partition, frees=True)
         tx.expect_due(timer, due_ms)
         tx.disarm(timer)
-        try:
+        with suppress(ConditionFailed):
             await self._store.commit(tx)
-        except ConditionFailed:
-            return False
-        return True
 
     def occasion(self, namespace: str, schedule_id: str, cause: Cause, fire_ms: int, salt: str) -> Occasion:
         keys, now_ms = self._store.keys, self._clock.now_ms()
