@@ -15,6 +15,7 @@ from cluster.settings.origins import DEFAULT, Given, Origin, Source
 from cluster.settings.report import Problem, bad_value, summary
 from cluster.settings.schema import MatchingSettings, Settings
 from cluster.settings.sources import read_environment, read_file
+from cluster.settings.values import ignored
 
 _SECTION = "matching"
 
@@ -59,7 +60,12 @@ def load_settings(
     if fatal or settings is None:
         raise SettingsError(summary(fatal))
     origins = {key: value.origin for key, value in given.items()}
-    return settings.annotated(origins, tuple(problem.text for problem in problems))
+    notes = [
+        f"{value.origin}={value.value!r} {reason}"
+        for key, value in given.items()
+        if (reason := ignored(key, value.value)) is not None
+    ]
+    return settings.annotated(origins, (*(problem.text for problem in problems), *notes))
 
 
 def _nested(given: Mapping[str, Given]) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from urllib.parse import urlsplit, urlunsplit
 import orjson
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from cluster.admission.limits import parse_limit
+
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h)?")
 _UNIT_SECONDS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0}
 _HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\[\]\s]+):([0-9]{1,5})")
@@ -97,24 +99,27 @@ def _key_prefix(value: str) -> str:
 
 
 def _json_object(value: Any) -> Any:
+    """Anything but a JSON object means that there is nothing in it (``server-behaviour 6.1``)."""
     if isinstance(value, str):
         try:
             value = orjson.loads(value)
-        except orjson.JSONDecodeError as error:
-            raise ValueError(f"must be a JSON object: {error}") from None
-    if not isinstance(value, dict):
-        raise ValueError("must be a JSON object")
-    return value
+        except orjson.JSONDecodeError:
+            return {}
+    return value if isinstance(value, dict) else {}
 
 
-def _limit(value: Any) -> Any:
-    """0 and negative numbers mean unlimited, as in ``server-behaviour 6.1``."""
-    value = _no_bool(value)
-    try:
-        number = int(value)
-    except (TypeError, ValueError):
-        raise ValueError("must be a whole number; 0 or less means unlimited") from None
-    return number if number > 0 else None
+def ignored(key: str, value: Any) -> str | None:
+    """Why an admission setting means nothing as it is written, or None when it means something.
+
+    Such a value does not stop the start, because it never did for this protocol's servers.
+    """
+    if key == "task_queue_admission_overrides":
+        empty = not value or (isinstance(value, str) and value.replace(" ", "") == "{}")
+        return None if empty or _json_object(value) else "is not a JSON object, so it limits nothing"
+    is_limit = "_task_max_active_leases_per_" in key or "_task_max_dispatches_per_minute" in key
+    if is_limit and parse_limit(value) is None and str(value).strip() not in ("", "0"):
+        return "is not a number above 0, so it is no limit"
+    return None
 
 
 def _clamp(low: int, high: int) -> AfterValidator:
@@ -129,7 +134,7 @@ RetentionDays = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=365)]
 PageSize = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=1000)]
 PendingPerQueue = Annotated[int, BeforeValidator(_no_bool), _clamp(1, 10_000)]
 LabelLimit = Annotated[int, BeforeValidator(_no_bool), _clamp(1, 100)]
-Limit = Annotated[int | None, BeforeValidator(_limit)]
+Limit = Annotated[int | None, BeforeValidator(parse_limit)]
 Duration = Annotated[float, BeforeValidator(_seconds)]
 JsonObject = Annotated[dict[str, Any], BeforeValidator(_json_object)]
 Listen = Annotated[str, AfterValidator(_listen)]

@@ -314,7 +314,7 @@ async def _gone(world: World, namespace: str, kind: TaskKind) -> bool:
 
 async def test_a_lease_limit_is_kept_busy(valkey_url: str, prefix: str) -> None:
     """With work there, at most a tenth of the leases is idle: a freed ticket finds the next task at once."""
-    limit, hold, tasks = 6, 0.15, 240
+    limit, hold, tasks = 6, 0.3, 120
     overrides = {"*": {"activity_tasks": {"max_active_leases": limit}}}
     settings = Settings(task_queue_admission_overrides=orjson.dumps(overrides).decode())
     async with (

@@ -150,9 +150,6 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         ("DW_WORKER_POLL_TIMEOUT", "61"),
         ("DW_HISTORY_PAGE_SIZE_MAX", "1001"),
         ("DW_HISTORY_PAGE_SIZE_DEFAULT", "1000x"),
-        ("DW_ACTIVITY_TASK_MAX_ACTIVE_LEASES_PER_QUEUE", "many"),
-        ("DW_TASK_QUEUE_ADMISSION_OVERRIDES", "[1]"),
-        ("DW_TASK_QUEUE_ADMISSION_OVERRIDES", "{"),
         ("DW_WORKER_TOKENS", "x"),
     ],
 )
@@ -185,6 +182,24 @@ def test_numbers_that_are_clamped_or_mean_unlimited() -> None:
     assert settings.workflow_task_max_dispatches_per_minute is None
     assert settings.workflow_task_max_active_leases_per_queue == 25
     assert settings.task_queue_admission_overrides["*"]["workflow_tasks"] == {"max_active_leases": 50}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("DW_ACTIVITY_TASK_MAX_ACTIVE_LEASES_PER_QUEUE", "many"),
+        ("DW_WORKFLOW_TASK_MAX_DISPATCHES_PER_MINUTE_PER_NAMESPACE", "-5"),
+        ("DW_TASK_QUEUE_ADMISSION_OVERRIDES", "[1]"),
+        ("DW_TASK_QUEUE_ADMISSION_OVERRIDES", "{"),
+    ],
+)
+def test_admission_settings_that_mean_nothing_are_only_told(variable: str, value: str) -> None:
+    settings = load_settings(environ={variable: value})
+    assert not getattr(settings, BY_VARIABLE[variable].key)
+    assert len(settings.warnings) == 1
+    assert settings.warnings[0].startswith(f"{variable}={value!r} is not")
+    nothing = "{ }" if variable.endswith("OVERRIDES") else "0"
+    assert load_settings(environ={variable: nothing}).warnings == ()
 
 
 def test_an_empty_variable_is_unset() -> None:
