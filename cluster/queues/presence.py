@@ -45,6 +45,10 @@ class Presence:
         self._wanted.discard(worker)
         self._ring()
 
+    def renewed(self) -> None:
+        """The node goes by a new session: what the old one had said is void."""
+        self._ring()
+
     async def settled(self) -> None:
         """Wait until the partitions know everything that was said so far."""
         await self._settled.wait()

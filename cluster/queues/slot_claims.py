@@ -40,7 +40,7 @@ class StepClaim:
     task_id: str
     attempt: int
     delivery: int
-    first_handed_out_ms: int
+    handed_out_ms: int
     body: bytes
 
 
@@ -106,8 +106,8 @@ async def claim_steps(
     return StepClaims(
         now_ms=int(now),
         claims=[
-            StepClaim(g, partitions[b], task.decode(), int(n), int(d), int(first), body)
-            for g, b, task, n, d, first, body in claims
+            StepClaim(g, partitions[b], task.decode(), int(n), int(d), int(at), body)
+            for g, b, task, n, d, at, body in claims
         ],
         heads=[Heads(partitions[row[0]], names[row[1]], bool(row[2]), ready_map(row[3:])) for row in left],
         blocked=[Blocked(g, partitions[b], names[h], name.decode()) for g, b, h, name in blocked],

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from random import Random
 from typing import Final, Protocol
 
@@ -23,6 +24,7 @@ from cluster.errors import OutcomeUnknown, StoreError
 from cluster.ids import TaskKind
 from cluster.queues import claims
 from cluster.queues.heads import Mark
+from cluster.queues.rpc_run import RpcRun
 from cluster.queues.slot_claims import SlotGroup, StepClaim, StepClaims, Want, claim_steps
 from cluster.queues.stream_workers import NameKind, Skills, SlotKind, StreamWorker
 from cluster.queues.watches import Watch
@@ -45,18 +47,29 @@ BLOCKED_SECONDS: Final = 1.0
 """How long a worker is not asked again about a type whose tasks leave it out (R92)."""
 
 
+class Given(StrEnum):
+    """What became of a task that was given to a slot."""
+
+    TAKEN = "taken"
+    GONE = "gone"
+    """The slot cannot take anything any more."""
+    UNFIT = "unfit"
+    """The slot stays free: its worker has no such step type or RPC."""
+
+
 @dataclass(slots=True, eq=False)
 class Slot:
-    """One registered slot stream. ``give`` starts a step on it; False: it is gone."""
+    """One registered slot stream, and how to start a step or an RPC on it."""
 
     worker: StreamWorker
     skills: Skills
     kind: SlotKind
-    give: Callable[[StepClaim], bool]
+    give: Callable[[StepClaim], Given]
+    give_rpc: Callable[[RpcRun], Given]
 
 
 class WaitingRpc(Protocol):
-    """An RPC that looks for a slot. ``offer`` takes the slot, or says why not by False."""
+    """An RPC that looks for a slot. ``offer`` says whether it took the slot."""
 
     def offer(self, slot: Slot) -> bool: ...
 
@@ -409,9 +422,13 @@ class SlotMatcher:
         while group.shared and self._may_act():
             slot = next(iter(group.shared))
             del group.shared[slot]
-            if slot.give(claim):
+            given = slot.give(claim)
+            if given is Given.TAKEN:
                 self._tasks += 1
                 return
+            if given is Given.UNFIT:
+                group.shared[slot] = None
+                break
         self._returned += 1
         self._give_back(claim, group.key.worker.worker_id)
 

@@ -376,6 +376,11 @@ class ConnectionCore:
         if slot in self._slots:
             self._close(slot, reason)
 
+    def is_settling(self, slot: int) -> bool:
+        """Whether the end of the slot's task was reported and waits for :meth:`confirm`."""
+        known = self._slots.get(slot)
+        return known is not None and known.state in _UNSETTLED
+
     @property
     def open_slots(self) -> int:
         return len(self._slots)

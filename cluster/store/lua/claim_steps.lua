@@ -14,7 +14,7 @@
 -- A task that leaves a worker out is passed over in its favour, at most 8 of a queue.
 --
 -- Returns "FENCED" when the session is buried, else [now, claims, heads left, blocked, given up]:
---   claim       [group, base, task, attempt, delivery, handed out first at, body]
+--   claim       [group, base, task, attempt, delivery, handed out at, body]
 --   heads left  [base, heads, complete, type, ready or "", ...] for each asked; "" says that the type
 --               has no work, `complete` that no other type has any
 --   blocked     [group, base, heads, type] where only tasks that leave the worker out were found
@@ -166,7 +166,6 @@ end
 local function hand_out(id, entry, worker)
   local key = P .. ':task:' .. id
   redis.call('HSET', key, 's', 'l', 'o', worker, 'ss', session, 'la', text(now), 'qi', entry)
-  redis.call('HSETNX', key, 'fa', text(now))
   local r = redis.call('HMGET', key, 'tm', 'th', 'tc', 'hh', 'hy', 'h')
   if r[4] then
     redis.call('HSET', key, 'h', r[4], 'y', r[5])
@@ -208,8 +207,8 @@ local function serve()
   if id then
     hand_out(id, entry, groups[g][1])
     groups[g][3] = groups[g][3] - 1
-    local r = redis.call('HMGET', P .. ':task:' .. id, 'n', 'd', 'fa', 'a')
-    claims[#claims + 1] = { g - 1, b - 1, id, r[1], r[2], r[3], r[4] }
+    local r = redis.call('HMGET', P .. ':task:' .. id, 'n', 'd', 'a')
+    claims[#claims + 1] = { g - 1, b - 1, id, r[1], r[2], text(now), r[3] }
   elseif only_excluding or too_many_dead then
     blocked[place(g, b, h, type_part)] = true
     if following then

@@ -1,0 +1,294 @@
+"""One connection of a worker: what its core reports is done, what the node decides is told.
+
+Nothing here waits. The carrier hands messages in and is woken when there is something to send.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, assert_never
+
+import trio
+
+from cluster.flows.finishing import ResultKind, Verdict
+from cluster.queues.rpc_run import RpcEnd, RpcRun
+from cluster.queues.slot_claims import StepClaim
+from cluster.queues.slots import Given, Slot
+from cluster.queues.stream_workers import NameKind, Skills, SlotKind, StreamWorker, item
+from nodes.streams.codec import ProtocolError
+from nodes.streams.core import (
+    Beat,
+    ConnectionCore,
+    Ending,
+    Event,
+    Greeted,
+    OpenAsked,
+    Phase,
+    SlotClosed,
+    TaskEnded,
+)
+from nodes.streams.frames import CloseReason, Hello
+from nodes.streams.registration import RegistrationRefused, read_skills
+from nodes.streams.tasks import RunningStep, rpc_task, running_step, step_task
+
+if TYPE_CHECKING:
+    from nodes.streams.hub import StreamHub
+
+REST_SECONDS: Final = 1.0
+"""How long a worker that declined for want of capacity gets no steps."""
+RETRY_AFTER_MS: Final = 1000
+
+_STEP_ENDS: Final = {
+    Ending.COMPLETED: ResultKind.COMPLETED,
+    Ending.FAILED: ResultKind.FAILED,
+    Ending.DECLINED: ResultKind.DECLINED,
+    Ending.NO_CAPACITY: ResultKind.RETURNED,
+    Ending.RETURNED: ResultKind.RETURNED,
+    Ending.LOST: ResultKind.LOST,
+}
+_RPC_ENDS: Final = {
+    Ending.COMPLETED: RpcEnd.COMPLETED,
+    Ending.FAILED: RpcEnd.FAILED,
+    Ending.DECLINED: RpcEnd.UNSUPPORTED,
+    Ending.NO_CAPACITY: RpcEnd.RETURNED,
+    Ending.RETURNED: RpcEnd.RETURNED,
+    Ending.LOST: RpcEnd.LOST,
+}
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A registered slot and what runs on it."""
+
+    slot: Slot
+    step: RunningStep | None = None
+    rpc: RpcRun | None = None
+    released: bool = False
+    """No stream any more, though the end of its task may still have to be settled."""
+
+
+class Connection:
+    """Belongs to a hub; ``name`` is for logs."""
+
+    def __init__(self, hub: StreamHub, namespace: str, name: str, max_bytes: int) -> None:
+        self.core = ConnectionCore(max_bytes)
+        self.namespace = namespace
+        self.name = name
+        self.last_received = self.last_sent = self.opened = trio.current_time()
+        self.last_ping = 0.0
+        self.silent_pings = 0
+        self.output = trio.Event()
+        """Set when there is something to send, or nothing more will be."""
+        self._hub = hub
+        self._worker: StreamWorker | None = None
+        self._skills = Skills(())
+        self._open: dict[int, _Open] = {}
+
+    @property
+    def finished(self) -> bool:
+        """Whether the node may end the carrier once everything is sent."""
+        left = self.core.phase is Phase.LEAVING and not self.core.open_slots
+        return self.core.failure is not None or left
+
+    # -- what the carrier says --------------------------------------------------------------
+
+    def received(self, message: bytes | str) -> None:
+        """A message came."""
+        self.last_received = trio.current_time()
+        self.silent_pings = 0
+        self._obey(self.core.receive(message))
+
+    def ended(self) -> None:
+        """The carrier is gone."""
+        for opened in self._open.values():
+            self._release(opened)
+        self._obey(self.core.end())
+
+    # -- what the hub says ------------------------------------------------------------------
+
+    def ping(self, nonce: str) -> None:
+        self.core.ping(nonce)
+        self.wake()
+
+    def leave(self, reason: str) -> None:
+        """Direct the worker to another node (R78)."""
+        self._obey(self.core.leave(reason))
+
+    def fail(self, error: ProtocolError) -> None:
+        self.core.fail(error)
+        self.wake()
+
+    def cut_slots(self, reason: CloseReason) -> None:
+        """Close every slot; what runs may have run, and its end is still reported."""
+        for number, opened in list(self._open.items()):
+            if opened.step is not None and not self.core.is_settling(number):
+                self._hub.settle(opened.step.result(ResultKind.LOST), opened.step, _ignore)
+            if opened.rpc is not None and not self.core.is_settling(number):
+                opened.rpc.ended(RpcEnd.LOST, None)
+            self.core.cut(number, reason)
+            self._forget(number)
+        self.wake()
+
+    def cancel(self, step: RunningStep, reason: str) -> None:
+        """Ask the worker to stop an attempt, if it still runs here."""
+        for number, opened in self._open.items():
+            if opened.step is step:
+                self.core.cancel(number, step.attempt_id, reason)
+                self.wake()
+
+    # -- events -----------------------------------------------------------------------------
+
+    def _obey(self, events: list[Event]) -> None:
+        for event in events:
+            match event:
+                case Greeted(hello):
+                    self._greet(hello)
+                case OpenAsked(number, kind):
+                    self._register(number, kind)
+                case TaskEnded():
+                    self._task_ended(event)
+                case Beat(number, _, checkpoint):
+                    self._beat(number, checkpoint)
+                case SlotClosed(number):
+                    self._forget(number)
+                case _:
+                    assert_never(event)
+        self.wake()
+
+    def _greet(self, hello: Hello) -> None:
+        matching = self._hub.matching
+        try:
+            self._skills = read_skills(hello, matching)
+        except RegistrationRefused as refusal:
+            self.core.reject(None, "invalid_registration", str(refusal), permanent=True)
+            self.core.fail(ProtocolError("invalid_registration", str(refusal)))
+            return
+        self._worker = self._hub.worker(self.namespace, hello.worker_id)
+        self.core.welcome(
+            session=self._hub.session(),
+            connection=self.name,
+            namespace=self.namespace,
+            max_concurrent_tasks=matching.max_concurrent_tasks_cap,
+            ping_ms=int(matching.ping_interval * 1000),
+        )
+
+    def _register(self, number: int, kind: SlotKind) -> None:
+        worker = self._worker
+        if worker is None:
+            self.core.reject(number, "invalid_registration", "The worker was refused.", permanent=True)
+            return
+        refusal = self._hub.refusal(worker)
+        if refusal is not None:
+            self.core.reject(number, *refusal, permanent=False, retry_after_ms=RETRY_AFTER_MS)
+        elif self.core.register(number):
+            slot = Slot(
+                worker, self._skills, kind, partial(self._give, number), partial(self._give_rpc, number)
+            )
+            self._open[number] = _Open(slot)
+            self._hub.opened(slot)
+
+    def _forget(self, number: int) -> None:
+        opened = self._open.pop(number, None)
+        if opened is not None:
+            self._release(opened)
+
+    def _release(self, opened: _Open) -> None:
+        if not opened.released:
+            opened.released = True
+            self._hub.closed(opened.slot)
+
+    # -- tasks ------------------------------------------------------------------------------
+
+    def _give(self, number: int, claim: StepClaim) -> Given:
+        opened = self._open.get(number)
+        if opened is None:
+            return Given.GONE
+        worker = opened.slot.worker
+        step = running_step(claim, worker.worker_id, self._hub.session())
+        if not _fits(worker, self._skills, NameKind.STEP, step.flow_type, step.step_type):
+            return Given.UNFIT
+        if not self.core.hand_out(number, step.attempt_id, step_task(claim, step)):
+            return Given.GONE
+        opened.step = step
+        self._hub.started(self, step)
+        self.wake()
+        return Given.TAKEN
+
+    def _give_rpc(self, number: int, run: RpcRun) -> Given:
+        opened = self._open.get(number)
+        if opened is None:
+            return Given.GONE
+        if not _fits(opened.slot.worker, self._skills, NameKind.RPC, run.flow_type, run.name):
+            return Given.UNFIT
+        if not self.core.hand_out(number, run.rpc_id, rpc_task(run)):
+            return Given.GONE
+        opened.rpc = run
+        self.wake()
+        return Given.TAKEN
+
+    def _beat(self, number: int, checkpoint: bytes | None) -> None:
+        opened = self._open.get(number)
+        if opened is not None and opened.step is not None:
+            self._hub.beat(self, opened.step, checkpoint)
+
+    def _task_ended(self, event: TaskEnded) -> None:
+        opened = self._open.get(event.slot)
+        if opened is None:
+            return
+        worker = opened.slot.worker
+        if event.ending in (Ending.RETURNED, Ending.LOST):
+            self._release(opened)
+        if opened.rpc is not None:
+            run, opened.rpc = opened.rpc, None
+            if event.ending is Ending.DECLINED:
+                self._hub.declines.declined(worker, item(NameKind.RPC, run.flow_type, run.name))
+            run.ended(_RPC_ENDS[event.ending], event.payload)
+            self._confirmed(event.slot, Verdict(True))
+        elif opened.step is not None:
+            step = opened.step
+            if event.ending is Ending.DECLINED:
+                self._hub.declines.declined(worker, item(NameKind.STEP, step.flow_type, step.step_type))
+            elif event.ending is Ending.NO_CAPACITY:
+                worker.rests_until = trio.current_time() + REST_SECONDS
+                self._hub.capacity_declines += 1
+            completed = event.ending is Ending.COMPLETED
+            result = step.result(
+                _STEP_ENDS[event.ending],
+                output=event.payload if completed else None,
+                failure=event.payload if event.ending is Ending.FAILED else None,
+            )
+            self._hub.settle(result, step, partial(self._settled, event.slot, completed))
+
+    def _settled(self, number: int, completed: bool, verdict: Verdict) -> None:
+        opened = self._open.get(number)
+        if opened is None:
+            return
+        opened.step = None
+        if completed and verdict.accepted:
+            self._hub.declines.completed(opened.slot.worker)
+        self._confirmed(number, verdict)
+
+    def _confirmed(self, number: int, verdict: Verdict) -> None:
+        opened = self._open[number]
+        if self.core.confirm(number, verdict.accepted, verdict.reason):
+            self._hub.matcher.free(opened.slot)
+        else:
+            self._forget(number)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the carrier look for something to send."""
+        self.output.set()
+
+
+def _fits(worker: StreamWorker, skills: Skills, kind: NameKind, flow_type: str, name: str) -> bool:
+    skill = skills.of(flow_type)
+    if skill is None or worker.lacks(kind, flow_type, name):
+        return False
+    names = skill.step_types if kind is NameKind.STEP else skill.rpc_names
+    return names is None or name in names
+
+
+def _ignore(_verdict: Verdict) -> None:
+    """The slot is gone; nobody is told."""

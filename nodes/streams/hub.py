@@ -1,0 +1,431 @@
+"""All streams of one node: who is connected, within which limits, and what runs here.
+
+The hub owns the parts of the stream plane. Connections report to it; the matcher finds work for the
+slots it registers; results go to the flow engine; the audit compares what runs here with what the
+store says this session has handed out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final, Protocol
+
+import structlog
+import trio
+
+from cluster.clock import Clock
+from cluster.errors import StoreError
+from cluster.flows.finishing import ResultKind, StepResult, Verdict
+from cluster.membership.housekeeping import HeldPartition
+from cluster.queues.declines import Declines
+from cluster.queues.presence import Presence
+from cluster.queues.slot_claims import StepClaim
+from cluster.queues.slots import Slot, SlotMatcher
+from cluster.queues.stream_workers import SlotKind, StreamWorker
+from cluster.settings.schema import MatchingSettings
+from cluster.store.store import Store
+from cluster.upkeep.orphans import Orphan, Orphanage, find_orphans
+from nodes.streams.codec import ProtocolError
+from nodes.streams.connection import Connection
+from nodes.streams.core import Phase
+from nodes.streams.frames import CloseReason
+from nodes.streams.results import Results, Settled, StepEngine
+from nodes.streams.tasks import RunningStep, orphan_result, running_step
+
+log = structlog.get_logger(__name__)
+
+HELLO_SECONDS: Final = 10.0
+STREAM_HOLD_SECONDS: Final = 30.0
+"""How long streams are held while the store is away (E2)."""
+UNSENT_BYTES: Final = 8 * 1024 * 1024
+SEND_SECONDS: Final = 30.0
+FLUSH_SECONDS: Final = 5.0
+AUDIT_SECONDS: Final = 5.0
+SILENT_PINGS: Final = 2
+
+
+class MembershipPort(Protocol):
+    """What the streams need to know of this node's membership."""
+
+    @property
+    def incarnation(self) -> str: ...
+
+    def may_act(self) -> bool: ...
+
+
+class Carrier(Protocol):
+    """Moves messages. ``receive`` returns None at the end; either raises when the carrier broke."""
+
+    async def receive(self) -> bytes | str | None: ...
+
+    async def send(self, message: bytes) -> None: ...
+
+    async def close(self, failure: ProtocolError | None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStatistics:
+    """What there is now, and counters since the start."""
+
+    connections: int
+    streams: int
+    workers: int
+    running: int
+    pending_results: int
+    capacity_declines: int
+    cancelled: int
+    repaired: int
+
+
+class StreamHub:
+    """One per node; ``run`` must be running before connections are served."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        membership: MembershipPort,
+        engine: StepEngine,
+        matching: MatchingSettings,
+        *,
+        max_message_bytes: int,
+        random: Random,
+    ) -> None:
+        self._store = store
+        self._membership = membership
+        self._engine = engine
+        self.matching = matching
+        self._max_message_bytes = max_message_bytes
+        self._random = random
+        self.results = Results(engine)
+        self.declines = Declines(store, self.session, matching.unsupported_type_cache_entries)
+        self.presence = Presence(store, self.session)
+        self.orphanage = Orphanage(store, self._fail_orphans)
+        self.matcher = SlotMatcher(
+            store,
+            clock,
+            session=self.session,
+            may_act=membership.may_act,
+            give_back=self._give_back,
+            unsure=self._audit_soon,
+            random=random,
+            sync_seconds=matching.sync_match_wait,
+        )
+        self._connections: dict[Connection, trio.CancelScope] = {}
+        self._workers: dict[str, StreamWorker] = {}
+        self._running: dict[str, tuple[RunningStep, Connection]] = {}
+        self._beating: dict[str, bytes | None] = {}
+        self._streams = 0
+        self._leaving = False
+        self._left = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        self._audit_now = trio.Event()
+        self._strangers: set[str] = set()
+        self._acted_at = 0.0
+        self.capacity_declines = self._cancelled = self._repaired = self._names = 0
+
+    # -- life -------------------------------------------------------------------------------
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled."""
+        self._acted_at = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            await nursery.start(self.results.run)
+            await nursery.start(self.declines.run)
+            await nursery.start(self.matcher.run)
+            nursery.start_soon(self.presence.run)
+            nursery.start_soon(self._watch_connections)
+            nursery.start_soon(self._audit_forever)
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    async def housekeep(self, held: HeldPartition) -> None:
+        """Keep a partition free of what buried nodes left, until cancelled."""
+        await self.orphanage.housekeep(held)
+
+    async def leave(self, seconds: float) -> None:
+        """Send everybody elsewhere, wait for what runs, at most so long; then cut what is left."""
+        self._leaving = True
+        self._left = trio.Event()
+        self.matcher.close()
+        for connection in list(self._connections):
+            connection.leave("node_leaving")
+        if self._connections:
+            with trio.move_on_after(seconds):
+                await self._left.wait()
+        for connection, scope in list(self._connections.items()):
+            connection.cut_slots(CloseReason.RECONNECT)
+            scope.cancel()
+        with trio.move_on_after(FLUSH_SECONDS):
+            await self.results.drained()
+            await self.presence.settled()
+
+    def fenced(self, _session: str) -> None:
+        """This node's session was buried: others fail what ran here, so nothing here may go on."""
+        self._cut_all(CloseReason.FENCED)
+        self.presence.renewed()
+
+    def session(self) -> str:
+        return self._membership.incarnation
+
+    def statistics(self) -> StreamStatistics:
+        return StreamStatistics(
+            connections=len(self._connections),
+            streams=self._streams,
+            workers=len(self._workers),
+            running=len(self._running),
+            pending_results=self.results.pending,
+            capacity_declines=self.capacity_declines,
+            cancelled=self._cancelled,
+            repaired=self._repaired,
+        )
+
+    # -- connections ------------------------------------------------------------------------
+
+    @property
+    def accepting(self) -> bool:
+        """Whether a new connection may be served."""
+        return not self._leaving and self._nursery is not None
+
+    async def serve(self, carrier: Carrier, namespace: str) -> None:
+        """Serve one connection to its end. Raises nothing of the carrier's."""
+        self._names += 1
+        name = f"{self.session()}/{self._names}"
+        connection = Connection(self, namespace, name, self._max_message_bytes)
+        try:
+            async with trio.open_nursery() as nursery:
+                self._connections[connection] = nursery.cancel_scope
+                nursery.start_soon(self._send, connection, carrier, nursery.cancel_scope)
+                await self._receive(connection, carrier)
+                nursery.cancel_scope.cancel()
+        finally:
+            self._connections.pop(connection, None)
+            connection.ended()
+            if not self._connections:
+                self._left.set()
+
+    async def _receive(self, connection: Connection, carrier: Carrier) -> None:
+        while not connection.core.failure:
+            try:
+                message = await carrier.receive()
+            except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+                return
+            if message is None:
+                return
+            connection.received(message)
+        # Let the worker hear why; it is the sender that ends the connection.
+        with trio.move_on_after(FLUSH_SECONDS):
+            await trio.sleep_forever()
+
+    async def _send(self, connection: Connection, carrier: Carrier, scope: trio.CancelScope) -> None:
+        try:
+            while True:
+                await connection.output.wait()
+                connection.output = trio.Event()
+                while (message := connection.core.take()) is not None:
+                    with trio.fail_after(SEND_SECONDS):
+                        await carrier.send(message)
+                    connection.last_sent = trio.current_time()
+                if connection.finished:
+                    with trio.move_on_after(FLUSH_SECONDS):
+                        await carrier.close(connection.core.failure)
+                    break
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+            log.info("stream_connection_broke", connection=connection.name)
+        scope.cancel()
+
+    async def _watch_connections(self) -> None:
+        """Pings, silence, slow readers, missing hellos, and a store that stays away."""
+        interval = self.matching.ping_interval
+        while True:
+            await trio.sleep(min(1.0, interval / 4))
+            now = trio.current_time()
+            for connection, scope in list(self._connections.items()):
+                self._watch(connection, scope, now, interval)
+            if self._membership.may_act():
+                self._acted_at = now
+            elif now - self._acted_at > STREAM_HOLD_SECONDS:
+                self._cut_all(CloseReason.STORE_LOST)
+
+    def _watch(self, connection: Connection, scope: trio.CancelScope, now: float, interval: float) -> None:
+        if connection.core.unsent_bytes > UNSENT_BYTES:
+            log.warning("stream_reader_too_slow", connection=connection.name)
+            scope.cancel()
+        elif connection.core.phase is Phase.OPENING and now - connection.opened > HELLO_SECONDS:
+            connection.fail(ProtocolError("hello_timeout", "No hello came in time."))
+        elif connection.core.phase is not Phase.OPENING and now - connection.last_ping >= interval:
+            silent = now - connection.last_received >= interval
+            if silent and connection.silent_pings >= SILENT_PINGS:
+                log.info("stream_connection_silent", connection=connection.name)
+                scope.cancel()
+            elif silent or now - connection.last_sent >= interval:
+                connection.last_ping = now
+                connection.silent_pings += silent
+                connection.ping(f"{self._random.getrandbits(32):08x}")
+
+    def _cut_all(self, reason: CloseReason) -> None:
+        for connection in list(self._connections):
+            connection.cut_slots(reason)
+
+    # -- workers and slots ------------------------------------------------------------------
+
+    def worker(self, namespace: str, worker_id: str) -> StreamWorker:
+        """The worker of that id, the same object for all its connections."""
+        worker = StreamWorker(namespace, worker_id)
+        return self._workers.get(worker.key, worker)
+
+    def refusal(self, worker: StreamWorker) -> tuple[str, str] | None:
+        """Reason and text when one more slot of the worker cannot be registered (R20, R21)."""
+        worker = self._workers.get(worker.key, worker)
+        cap, most = self.matching.max_concurrent_tasks_cap, self.matching.max_streams
+        if self._leaving:
+            return "node_leaving", "This node is about to stop."
+        if not self._membership.may_act():
+            return "node_not_ready", "This node lost touch with its store."
+        if worker.streams >= cap:
+            return "worker_streams_exhausted", f"A worker may have {cap} streams on a node."
+        if self._streams >= most:
+            return "node_streams_exhausted", f"A node serves {most} streams."
+        return None
+
+    def opened(self, slot: Slot) -> None:
+        """A slot was registered and is free."""
+        worker = slot.worker = self._workers.setdefault(slot.worker.key, slot.worker)
+        self._streams += 1
+        worker.streams += 1
+        if worker.streams == 1:
+            self.declines.arrived(worker)
+        if slot.kind is SlotKind.STEP_AND_RPC:
+            worker.shared += 1
+            if worker.shared == 1:
+                self.presence.arrived(worker.key)
+        self.matcher.add(slot)
+
+    def closed(self, slot: Slot) -> None:
+        """A slot is over."""
+        worker = slot.worker
+        self.matcher.remove(slot)
+        self._streams -= 1
+        worker.streams -= 1
+        if slot.kind is SlotKind.STEP_AND_RPC:
+            worker.shared -= 1
+            if not worker.shared:
+                self.presence.left(worker.key)
+        if not worker.streams:
+            self._workers.pop(worker.key, None)
+            self.declines.left(worker)
+
+    # -- attempts ---------------------------------------------------------------------------
+
+    def started(self, connection: Connection, step: RunningStep) -> None:
+        """An attempt was sent to a worker."""
+        self._running[step.attempt_id] = (step, connection)
+
+    def settle(self, result: StepResult, step: RunningStep, settled: Settled) -> None:
+        """Make the end of an attempt durable, then say so."""
+
+        def done(verdict: Verdict) -> None:
+            self._running.pop(step.attempt_id, None)
+            settled(verdict)
+
+        self.results.settle(result, done)
+
+    def beat(self, connection: Connection, step: RunningStep, checkpoint: bytes | None) -> None:
+        """A running attempt is alive; of heartbeats that come faster than the store, the last counts."""
+        under_way = step.attempt_id in self._beating
+        self._beating[step.attempt_id] = checkpoint
+        if not under_way and self._nursery is not None:
+            self._nursery.start_soon(self._beat, connection, step)
+
+    async def _beat(self, connection: Connection, step: RunningStep) -> None:
+        while True:
+            checkpoint = self._beating[step.attempt_id]
+            try:
+                verdict = await self._engine.heartbeat(
+                    step.task_id, step.attempt, step.delivery, step.worker_id, checkpoint
+                )
+            except StoreError as error:
+                log.debug("heartbeat not stored", reason=error.reason)
+            else:
+                if not verdict.continue_ or verdict.cancel_requested:
+                    self._cancelled += 1
+                    connection.cancel(step, verdict.reason or "cancel_requested")
+            if self._beating[step.attempt_id] is checkpoint:
+                del self._beating[step.attempt_id]
+                return
+
+    def _give_back(self, claim: StepClaim, worker_id: str) -> None:
+        step = running_step(claim, worker_id, self.session())
+        self.results.settle(step.result(ResultKind.RETURNED), _ignore)
+
+    async def _fail_orphans(self, orphans: Sequence[Orphan]) -> None:
+        await self._engine.finish([orphan_result(orphan, ResultKind.LOST) for orphan in orphans])
+
+    # -- audit ------------------------------------------------------------------------------
+
+    def _audit_soon(self) -> None:
+        self._audit_now.set()
+
+    async def _audit_forever(self) -> None:
+        while True:
+            with trio.move_on_after(AUDIT_SECONDS):
+                await self._audit_now.wait()
+            self._audit_now = trio.Event()
+            if not self._membership.may_act():
+                continue
+            try:
+                await self._audit()
+            except StoreError as error:
+                log.debug("audit must wait", reason=error.reason)
+
+    async def _audit(self) -> None:
+        """Compare what runs here with what this session has handed out.
+
+        An attempt that ended without its worker (stopped flow, timeout) is cancelled there. A task
+        nobody here knows, seen twice, came with a reply that was lost: it goes back.
+        """
+        session, keys = self.session(), self._store.keys
+        async with self.matcher.asking:
+            before = {
+                step.task_id: (step, connection)
+                for step, connection in self._running.values()
+                if step.session == session
+            }
+            handed_out: set[str] = set()
+            strange: dict[int, set[str]] = {}
+            for partition in range(keys.partitions):
+                members = await self._store.call(
+                    "SMEMBERS", keys.handed_out(partition, session), idempotent=True
+                )
+                here = {member.decode() for member in members}
+                handed_out |= here
+                strange[partition] = here - before.keys()
+        for task_id in before.keys() - handed_out:
+            step, connection = before[task_id]
+            if step.attempt_id in self._running:
+                self._cancelled += 1
+                connection.cancel(step, "attempt_over")
+        strangers = {task_id for ids in strange.values() for task_id in ids}
+        for partition, ids in strange.items():
+            if ids & self._strangers:
+                await self._return_strangers(partition, ids & self._strangers)
+        self._strangers = strangers
+
+    async def _return_strangers(self, partition: int, ids: set[str]) -> None:
+        left = await find_orphans(self._store, partition, self.session())
+        for orphan in left.tasks if left is not None else ():
+            if orphan.task_id in ids and not any(
+                step.task_id == orphan.task_id for step, _ in self._running.values()
+            ):
+                self._repaired += 1
+                self.results.settle(orphan_result(orphan, ResultKind.RETURNED), _ignore)
+
+
+def _ignore(_verdict: Verdict) -> None:
+    """Nobody here is interested."""

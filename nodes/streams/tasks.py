@@ -1,0 +1,122 @@
+"""Tasks as a worker gets them: what the engine wrote, and what only the hand-out knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import orjson
+
+from cluster.flows.finishing import ResultKind, StepResult
+from cluster.queues.rpc_run import RpcRun
+from cluster.queues.slot_claims import StepClaim
+from cluster.times import iso_ms
+from cluster.upkeep.orphans import Orphan
+
+
+class StepBody(msgspec.Struct, frozen=True):
+    """What the node itself reads of a step's task."""
+
+    flow_type: str
+    step_type: str
+    method: str
+
+
+_step_body = msgspec.json.Decoder(StepBody)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningStep:
+    """A step attempt on a slot of this node."""
+
+    task_id: str
+    partition: int
+    attempt: int
+    delivery: int
+    method: str
+    flow_type: str
+    step_type: str
+    worker_id: str
+    session: str
+
+    @property
+    def attempt_id(self) -> str:
+        return f"{self.task_id}{self.method[:1]}-{self.attempt}.{self.delivery}"
+
+    def result(
+        self, kind: ResultKind, output: bytes | None = None, failure: bytes | None = None
+    ) -> StepResult:
+        """The end of this attempt; ``output`` and ``failure`` are JSON."""
+        return StepResult(
+            task_id=self.task_id,
+            attempt=self.attempt,
+            delivery=self.delivery,
+            method=self.method,
+            worker_id=self.worker_id,
+            session=self.session,
+            kind=kind,
+            output=output,
+            failure=None if failure is None else _failure(failure),
+        )
+
+
+def running_step(claim: StepClaim, worker_id: str, session: str) -> RunningStep:
+    """The attempt that a claim handed out."""
+    body = _step_body.decode(claim.body)
+    return RunningStep(
+        task_id=claim.task_id,
+        partition=claim.partition,
+        attempt=claim.attempt,
+        delivery=claim.delivery,
+        method=body.method,
+        flow_type=body.flow_type,
+        step_type=body.step_type,
+        worker_id=worker_id,
+        session=session,
+    )
+
+
+def orphan_result(orphan: Orphan, kind: ResultKind) -> StepResult:
+    """The end of an attempt whose node or reply is gone."""
+    return StepResult(
+        task_id=orphan.task_id,
+        attempt=orphan.attempt,
+        delivery=orphan.delivery,
+        method=_step_body.decode(orphan.body).method,
+        worker_id=orphan.worker_id,
+        session=orphan.session,
+        kind=kind,
+    )
+
+
+def step_task(claim: StepClaim, step: RunningStep) -> bytes:
+    """The task of a step, as JSON."""
+    more: dict[str, object] = {
+        "task_id": step.task_id,
+        "attempt_id": step.attempt_id,
+        "attempt": step.attempt,
+    }
+    if step.attempt == 1:
+        more["first_attempt_at"] = iso_ms(claim.handed_out_ms)
+    return _joined(claim.body, more)
+
+
+def rpc_task(run: RpcRun) -> bytes:
+    """The task of an RPC, as JSON."""
+    return _joined(run.body, {"task_id": run.rpc_id, "attempt_id": run.rpc_id, "attempt": 1})
+
+
+def _joined(body: bytes, more: dict[str, object]) -> bytes:
+    # Both are objects with members, so they are joined without looking into either.
+    return body.rstrip()[:-1] + b"," + orjson.dumps(more)[1:]
+
+
+def _failure(failure: bytes) -> dict[str, object]:
+    """Whatever a worker calls a failure is one."""
+    try:
+        value = orjson.loads(failure)
+    except orjson.JSONDecodeError:
+        value = None
+    if isinstance(value, dict):
+        return value
+    return {"message": "The worker reported a failure that is no object.", "type": "InvalidFailure"}
