@@ -1,8 +1,8 @@
 """Schedules act: a timer is due, a user triggers, a run has closed.
 
 Every act is one conditional commit in the schedule's partition: the schedule's version, the due time
-of its timer, the state of its previous run; with the run it starts. So any node may fire a schedule
-that is due, and none fires it twice (B4, F1).
+of its timer, the state of its previous run; with the run it starts and the one it ends. So any node
+may fire a schedule that is due, and none fires it twice (B4, F1).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from cluster.ids import new_run_id
 from cluster.namespaces import NamespaceStore
 from cluster.schedules import decisions, names, storage
 from cluster.schedules.decisions import Cause, Decision, NewRun, Occasion
+from cluster.schedules.endings import plan_end
 from cluster.schedules.records import Definition, Schedule, Status
 from cluster.schedules.storage import Snapshot
 from cluster.store.store import Store
@@ -172,9 +173,13 @@ class Acting:
             expect(tx)
         if decision.buffers:
             self._expect_open(tx, snapshot)
+        if decision.ends_previous is not None:
+            now_us = self._clock.now_us()
+            await plan_end(tx, self._store, self._leases, snapshot.run_id, decision.ends_previous, now_us)
         birth: Birth | None = None
         if decision.starts is not None:
             birth = self._plan_start(tx, decision.definition, decision.starts)
+        tx.frees = False
         await self._store.commit(tx)
         if birth is not None:
             self._runs.learn_commit(birth.run, birth.size)

@@ -245,6 +245,26 @@ async def test_r09_overlap_policies(client: Client) -> None:
     assert (wrong.status, list(wrong.body["errors"])) == (422, ["overlap_policy"])
 
 
+@pytest.mark.parametrize(
+    ("policy", "status"), [("cancel_other", "cancelled"), ("terminate_other", "terminated")]
+)
+async def test_r14_the_run_before_is_ended(client: Client, policy: str, status: str) -> None:
+    await create(client, overlap_policy=policy)
+    first = await trigger(client)
+    second = await trigger(client)
+    assert second["outcome"] == "triggered"
+    before = (await client.control("GET", f"/api/workflows/{first['workflow_id']}")).body
+    after = (await client.control("GET", f"/api/workflows/{second['workflow_id']}")).body
+    assert (before["status"], after["status"]) == (status, "pending")
+    shown = await describe(client)
+    assert (shown["fires_count"], shown["latest_workflow_instance_id"]) == (2, second["workflow_id"])
+    worker = {"worker_id": "w", "task_queue": "jobs"}
+    await client.worker("POST", "register", worker | {"runtime": "python"})
+    task = (await client.worker("POST", "workflow-tasks/poll", worker)).body["task"]
+    assert task["run_id"] == second["run_id"]
+    assert (await client.worker("POST", "workflow-tasks/poll", worker)).body["task"] is None
+
+
 async def test_r09_a_closed_run_is_no_overlap(client: Client) -> None:
     await create(client, overlap_policy="buffer_one")
     await trigger(client)
