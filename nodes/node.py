@@ -28,6 +28,9 @@ from cluster.cohorts import Cohorts
 from cluster.contracts import Contracts
 from cluster.errors import StartupError
 from cluster.fleet import Fleet
+from cluster.flows.engine import FlowEngine, RpcBroker
+from cluster.flows.planning import TIMERS as FLOW_TIMERS
+from cluster.flows.planning import Placement
 from cluster.membership.membership import Membership
 from cluster.membership.sessions import NodeInfo
 from cluster.namespaces import NamespaceStore
@@ -79,6 +82,8 @@ class Node:
     queries: QueryBroker
     query_polls: QueryPolls
     engine: Engine
+    flows: FlowEngine
+    rpc: RpcBroker | None
     limits: LimitStore
     gate: Gate
     matcher: Matcher
@@ -127,7 +132,16 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
         engine = Engine(store, clock, runs, leases=leases, limits=limits, random=random)
         namespaces = NamespaceStore(store, clock.now_ms, settings.history_retention_days)
         schedules = Schedules(store, clock, namespaces, runs, leases=leases, random=random)
-        due = DueWork(store, engine, {FIRE_TIMER: schedules.fire, FREED_TIMER: schedules.freed})
+        placement = Placement(
+            sticky_ms=int(settings.matching.sticky_wait * 1000),
+            sync_ms=int(settings.matching.sync_match_wait * 1000),
+        )
+        flows = FlowEngine(store, clock, random, placement=placement)
+        due = DueWork(
+            store,
+            engine,
+            {FIRE_TIMER: schedules.fire, FREED_TIMER: schedules.freed, FLOW_TIMERS: flows.timer_due},
+        )
         times = KeeperTimes(resync=settings.matching.heads_resync_interval or float("inf"))
         admission = LimitStore(store, settings)
         gate = Gate(store, admission)
@@ -173,6 +187,8 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
                 store, lease_ms=settings.query_task_lease_timeout * 1000, may_act=membership.may_act
             ),
             engine=engine,
+            flows=flows,
+            rpc=None,
             limits=admission,
             gate=gate,
             matcher=matcher,
@@ -210,6 +226,7 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
 async def _leave(node: Node) -> None:
     node.stopping = True
     node.polls.close()
+    node.flows.close()
     node.query_polls.close()
     await node.membership.leave()
 

@@ -93,7 +93,10 @@ class Clients(FlowDecider):
     async def wait_closed(
         self, namespace: str, flow_id: str, seconds: float, run_id: str | None = None
     ) -> FlowRun:
-        """The run once it is closed, or as it is after ``seconds``. Raises Refused (404)."""
+        """The run once it is closed, or as it is after ``seconds`` or when the node leaves.
+
+        Raises Refused (flow_not_found, run_not_found 404).
+        """
         run = await self.read(namespace, flow_id, run_id)
         if run.state.status.closed or seconds <= 0:
             return run
@@ -101,7 +104,7 @@ class Clients(FlowDecider):
         with trio.move_on_after(seconds):
             async with self._ends.listening(wanted) as listener:
                 run = await self.read(namespace, flow_id, wanted)
-                while not run.state.status.closed:
+                while not (run.state.status.closed or self._ends.closed):
                     await listener.wait()
                     run = await self.read(namespace, flow_id, wanted)
         return run

@@ -31,8 +31,9 @@ class FlowEnds:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._listeners: dict[str, set[Listener]] = {}
+        self.closed = False
         store.on_message(store.keys.flow_end_channel(""), self._on_end)
-        store.on_reconnect(self._on_reconnect)
+        store.on_reconnect(self._ring_all)
 
     @asynccontextmanager
     async def listening(self, run_id: str) -> AsyncIterator[Listener]:
@@ -55,7 +56,12 @@ class FlowEnds:
         for listener in self._listeners.get(channel.rpartition(":")[2], ()):
             listener.ring()
 
-    def _on_reconnect(self) -> None:
+    def close(self) -> None:
+        """Let everybody go: this node is leaving."""
+        self.closed = True
+        self._ring_all()
+
+    def _ring_all(self) -> None:
         for listeners in self._listeners.values():
             for listener in listeners:
                 listener.ring()

@@ -13,7 +13,7 @@ from cluster.flows.ends import FlowEnds
 from cluster.flows.finishing import Finishing, HeartbeatVerdict, ResultKind, StepResult, Verdict
 from cluster.flows.limits import FlowLimits
 from cluster.flows.planning import Placement
-from cluster.flows.rpcs import Rpcs, RpcTask
+from cluster.flows.rpcs import RpcAnswer, RpcBroker, Rpcs, RpcTask
 from cluster.flows.starts import FlowStarted, IdReuse, StartFlow, Starts
 from cluster.store.store import Store
 
@@ -23,6 +23,8 @@ __all__ = [
     "HeartbeatVerdict",
     "IdReuse",
     "ResultKind",
+    "RpcAnswer",
+    "RpcBroker",
     "RpcTask",
     "StartFlow",
     "StepResult",
@@ -44,3 +46,7 @@ class FlowEngine(Starts, Finishing, Rpcs):
     ) -> None:
         super().__init__(store, clock, random, limits=limits, placement=placement)
         self._ends = FlowEnds(store)
+
+    def close(self) -> None:
+        """End all waits: this node is leaving."""
+        self._ends.close()

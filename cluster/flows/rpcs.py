@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import orjson
+import trio
 
 from cluster.errors import Refused
 from cluster.flows import machine
@@ -22,6 +23,8 @@ from cluster.flows.decision import json_object
 from cluster.flows.records import FlowRun
 from cluster.flows.wire import RpcOutput, read_output
 
+UNLOCK_SECONDS: Final = 2.0
+"""How long an RPC that failed tries to give its locks back before it leaves that to their timer."""
 LOCK_GRACE_MS: Final = 5_000
 """Locks of an RPC outlive its deadline by this much, for the commit of what it did."""
 
@@ -43,8 +46,53 @@ class RpcTask:
     locks: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RpcAnswer:
+    """What a handler returned, as JSON, and on which worker."""
+
+    worker_id: str
+    output: bytes
+
+
+class RpcBroker(Protocol):
+    """Finds a worker for an RPC and has it run there."""
+
+    async def call(self, rpc: RpcTask, seconds: float) -> RpcAnswer:
+        """The answer of a handler, within ``seconds``.
+
+        Raises Refused: rpc_unavailable 503 (nobody took it in time), unknown_rpc 404, rpc_failed 422
+        (the handler's own error), rpc_timed_out 504 (it may have run).
+        """
+
+
 class Rpcs(Clients):
     """Begins and ends RPCs."""
+
+    async def call_rpc(
+        self,
+        broker: RpcBroker | None,
+        namespace: str,
+        flow_id: str,
+        name: str,
+        payload: bytes,
+        *,
+        run_id: str | None = None,
+        locks: Sequence[str] = (),
+        seconds: float = 10.0,
+    ) -> dict[str, Any]:
+        """Run an RPC from end to end: ``{"result": ...}``. Raises what its parts raise."""
+        rpc = await self.begin_rpc(
+            namespace, flow_id, name, payload, run_id, locks=locks, timeout_ms=int(seconds * 1000)
+        )
+        try:
+            if broker is None:
+                raise Refused("rpc_unavailable", "No worker can be reached for RPCs.", status=503)
+            answer = await broker.call(rpc, seconds)
+        except BaseException:
+            with trio.CancelScope(shield=True), trio.move_on_after(UNLOCK_SECONDS):
+                await self.end_rpc(rpc)
+            raise
+        return await self.apply_rpc(rpc, answer.worker_id, answer.output)
 
     async def begin_rpc(
         self,

@@ -10,6 +10,7 @@ from cluster.clock import Clock
 from cluster.cohorts import Cohorts
 from cluster.contracts import Contracts
 from cluster.fleet import Fleet
+from cluster.flows.engine import FlowEngine, RpcBroker
 from cluster.membership.membership import Membership
 from cluster.namespaces import NamespaceStore
 from cluster.queries.broker import QueryBroker
@@ -50,6 +51,10 @@ class NodePort(Protocol):
     def contracts(self) -> Contracts: ...
     @property
     def engine(self) -> Engine: ...
+    @property
+    def flows(self) -> FlowEngine: ...
+    @property
+    def rpc(self) -> RpcBroker | None: ...
     @property
     def limits(self) -> LimitStore: ...
     @property
