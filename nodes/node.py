@@ -23,6 +23,7 @@ from cluster.admission.audit import Audit
 from cluster.admission.gate import Gate
 from cluster.admission.limit_store import LimitStore
 from cluster.bootstrap import ClusterRecord, bootstrap
+from cluster.census import CensusTaker
 from cluster.clock import Clock
 from cluster.cohorts import Cohorts
 from cluster.contracts import Contracts
@@ -46,11 +47,15 @@ from cluster.settings.schema import Settings
 from cluster.store.checks import check_server, watch_server
 from cluster.store.store import Store, open_store
 from cluster.upkeep.due import DueWork
+from cluster.upkeep.expiry import Expiry
 from cluster.upkeep.keeper import Keeper, KeeperTimes
+from cluster.upkeep.passes import Passes
 from cluster.workers import WorkerStore
 from cluster.workflows.engine import Engine
+from cluster.workflows.history_waits import HistoryWaits
 from cluster.workflows.limits import Limits
 from cluster.workflows.planning import LeaseTimes
+from cluster.workflows.retention import Retention
 from cluster.workflows.storage import RunCache
 from nodes.api.app import create_app
 from nodes.api.metrics import Metrics
@@ -81,6 +86,10 @@ class Node:
     cohorts: Cohorts
     queries: QueryBroker
     query_polls: QueryPolls
+    retention: Retention
+    history_waits: HistoryWaits
+    passes: Passes
+    census: CensusTaker
     engine: Engine
     flows: FlowEngine
     rpc: RpcBroker | None
@@ -146,7 +155,9 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
         admission = LimitStore(store, settings)
         gate = Gate(store, admission)
         audit = Audit(store, admission, random)
-        keeper = Keeper(store, clock, due, random, times, chores=(audit.housekeep,))
+        retention = Retention(store)
+        expiry = Expiry(retention, namespaces, clock.now_ms, random)
+        keeper = Keeper(store, clock, due, random, times, chores=(audit.housekeep, expiry.housekeep))
         info = NodeInfo(
             name=settings.node_name,
             build=version("headrace"),
@@ -186,6 +197,10 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
             query_polls=QueryPolls(
                 store, lease_ms=settings.query_task_lease_timeout * 1000, may_act=membership.may_act
             ),
+            retention=retention,
+            history_waits=HistoryWaits(store),
+            passes=Passes(store, engine, due),
+            census=CensusTaker(store),
             engine=engine,
             flows=flows,
             rpc=None,
@@ -205,6 +220,7 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
         await node.limits.watch()
         await node.queries.watch()
         await node.cohorts.watch()
+        node.history_waits.watch()
         await node.namespaces.bootstrap(settings.default_namespace)
         async with trio.open_nursery() as nursery:
             await nursery.start(keeper.run)

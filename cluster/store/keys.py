@@ -23,6 +23,7 @@ key                 type    holds; lifetime
 ``P:once:<run>:<h>`` string a client's request to a flow was served; TTL 10 min
 ``P:flows:<ns>``    zset    runs of flows of a namespace by start time (ms); retention
 ``P:fclosed:<ns>``  zset    closed runs of flows by close time (ms); retention
+``P:archived:<ns>`` zset    archived runs by close time (ms); kept
 ``P:failing:<ns>``  zset    open runs whose workflow task fails, by failures in a row; until it succeeds
 ``P:task:<task>``   hash    task record: the truth about one task; until the task ends
 ``P:q:<queue>``     stream  undelivered and leased entries of one queue; compacted when idle
@@ -208,6 +209,9 @@ class Keys:
 
     def closed_flows(self, partition: int, namespace: str) -> str:
         return f"{self.base(partition)}:fclosed:{encode(namespace)}"
+
+    def archived(self, partition: int, namespace: str) -> str:
+        return f"{self.base(partition)}:archived:{encode(namespace)}"
 
     def failing(self, partition: int, namespace: str) -> str:
         return f"{self.base(partition)}:failing:{encode(namespace)}"

@@ -11,19 +11,19 @@ from random import Random
 from cluster.clock import Clock
 from cluster.store.store import Store
 from cluster.workflows.activity_answers import ActivityAnswers
+from cluster.workflows.care import RunCare
 from cluster.workflows.client_answers import ClientAnswers
 from cluster.workflows.limits import Limits
 from cluster.workflows.planning import LeaseTimes
 from cluster.workflows.starts import Started, StartRequest, Starts
 from cluster.workflows.storage import RunCache
-from cluster.workflows.time_decisions import TimeDecisions
 from cluster.workflows.visibility import Visibility
 from cluster.workflows.workflow_task_answers import WorkflowTaskAnswers
 
 __all__ = ["Engine", "StartRequest", "Started"]
 
 
-class Engine(Starts, WorkflowTaskAnswers, ActivityAnswers, ClientAnswers, TimeDecisions, Visibility):
+class Engine(Starts, WorkflowTaskAnswers, ActivityAnswers, ClientAnswers, RunCare, Visibility):
     """Runs workflow executions over a store. One per node; stateless but for its memory."""
 
     def __init__(

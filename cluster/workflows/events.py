@@ -61,6 +61,7 @@ class EventType(StrEnum):
     SIDE_EFFECT_RECORDED = "SideEffectRecorded"
     VERSION_MARKER_RECORDED = "VersionMarkerRecorded"
     REPAIR_REQUESTED = "RepairRequested"
+    WORKFLOW_ARCHIVED = "WorkflowArchived"
 
 
 def event_id(run_id: str, ordinal: int) -> str:

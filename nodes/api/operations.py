@@ -5,6 +5,8 @@ from __future__ import annotations
 import unicodedata
 from typing import Any
 
+from ulid import ULID
+
 from cluster import payloads
 from cluster.errors import Refused, ValidationFailed
 from cluster.workflows.records import Payload
@@ -63,3 +65,31 @@ async def target(call: Call) -> tuple[RunView, str]:
             target_scope="run",
         )
     return current, "run"
+
+
+def new_command_id() -> str:
+    """An id for one command of a client."""
+    return str(ULID())
+
+
+def command_body(
+    view: RunView, scope: str, command_id: str, *, outcome: str, reason: str | None = None
+) -> dict[str, Any]:
+    """What the answer to a command says about it; with a ``reason`` the command was rejected."""
+    info = view.run.info
+    return {
+        "workflow_id": info.workflow_id,
+        "run_id": info.run_id,
+        "requested_run_id": info.run_id if scope == "run" else None,
+        "resolved_run_id": info.run_id,
+        "workflow_type": info.workflow_type,
+        "target_scope": scope,
+        "command_id": command_id,
+        "command_sequence": None,
+        "command_status": "accepted" if reason is None else "rejected",
+        "command_source": "control_plane",
+        "outcome": outcome,
+        "reason": reason,
+        "rejection_reason": reason,
+        "validation_errors": {},
+    }

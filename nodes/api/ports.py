@@ -6,6 +6,7 @@ from typing import Protocol
 
 from cluster.admission.gate import Gate
 from cluster.admission.limit_store import LimitStore
+from cluster.census import CensusTaker
 from cluster.clock import Clock
 from cluster.cohorts import Cohorts
 from cluster.contracts import Contracts
@@ -20,8 +21,11 @@ from cluster.schedules.schedules import Schedules
 from cluster.search_attributes import SearchAttributes
 from cluster.settings.schema import Settings
 from cluster.store.store import Store
+from cluster.upkeep.passes import Passes
 from cluster.workers import WorkerStore
 from cluster.workflows.engine import Engine
+from cluster.workflows.history_waits import HistoryWaits
+from cluster.workflows.retention import Retention
 
 
 class NodePort(Protocol):
@@ -47,6 +51,14 @@ class NodePort(Protocol):
     def queries(self) -> QueryBroker: ...
     @property
     def query_polls(self) -> QueryPolls: ...
+    @property
+    def retention(self) -> Retention: ...
+    @property
+    def history_waits(self) -> HistoryWaits: ...
+    @property
+    def passes(self) -> Passes: ...
+    @property
+    def census(self) -> CensusTaker: ...
     @property
     def contracts(self) -> Contracts: ...
     @property

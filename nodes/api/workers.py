@@ -8,11 +8,14 @@ from typing import Annotated, Any
 from annotated_types import Ge, Le, MaxLen
 from pydantic import Field, StringConstraints
 
+from cluster.errors import StoreError
 from cluster.settings.schema import Settings
 from cluster.workers import Announcement
+from cluster.workflows.retention import show
 from nodes.api.call import Call
 from nodes.api.fields import Fields, Integer, OptionalText, ShortText, Trimmed
 from nodes.api.routes import Reply
+from nodes.api.system import retention_cutoff_ms
 
 _MAX_TYPES = 2_000
 _MAX_SLOTS = 1_000_000
@@ -147,7 +150,25 @@ async def heartbeat(call: Call) -> Reply:
     await call.node.workers.heartbeat(
         call.namespace, worker_id, _vitals(body.task_slots, body.process_metrics)
     )
-    return Reply({"worker_id": worker_id, "acknowledged": True, **_cadence(call.node.settings)})
+    return Reply(
+        {
+            "worker_id": worker_id,
+            "acknowledged": True,
+            "retention": await _prune_a_little(call),
+            **_cadence(call.node.settings),
+        }
+    )
+
+
+async def _prune_a_little(call: Call) -> dict[str, Any]:
+    """Heartbeats remove an expired run now and then; that must not make one fail."""
+    try:
+        _, cutoff_ms = await retention_cutoff_ms(call)
+        results = await call.node.retention.take_turn(call.namespace, cutoff_ms)
+    except StoreError:
+        results = None
+    counts = show(results or [])
+    return {"throttled": results is None, **counts}
 
 
 async def deregister(call: Call) -> Reply:

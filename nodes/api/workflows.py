@@ -13,12 +13,13 @@ from pydantic import BeforeValidator, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from cluster.errors import ValidationFailed
+from cluster.paging import page_start
 from cluster.payloads import json_view
 from cluster.settings.schema import Settings
 from cluster.times import iso_seconds, iso_us
 from cluster.workflows.engine import StartRequest
 from cluster.workflows.records import RunStatus
-from cluster.workflows.visibility import RunView
+from cluster.workflows.visibility import HistoryPage, RunView
 from nodes.api import documents
 from nodes.api.call import Call
 from nodes.api.fields import Fields, Integer, OptionalText, Seconds, ShortText, Trimmed
@@ -95,6 +96,7 @@ class _List(Fields):
 
 
 class _History(Fields):
+    wait_new_event: Annotated[bool | None, Trimmed] = None
     page_size: Annotated[Annotated[int, Ge(1), Le(1000)] | None, Integer] = None
     next_page_token: Annotated[str | None, Trimmed] = None
 
@@ -172,13 +174,12 @@ async def history(call: Call) -> Reply:
     """``GET /api/workflows/{workflow_id}/runs/{run_id}/history``."""
     wanted = call.query_fields(_History)
     workflow_id, run_id = call.parameters["workflow_id"], call.parameters["run_id"]
-    page = await call.node.engine.history(
-        call.namespace,
-        workflow_id,
-        run_id,
-        page_size=wanted.page_size or 100,
-        token=wanted.next_page_token,
-    )
+    page = await _page(call, wanted)
+    if wanted.wait_new_event and not page.events:
+        known = page_start(wanted.next_page_token or "") or 0
+        seconds = call.node.settings.worker_poll_timeout
+        await call.node.history_waits.wait(run_id, known, seconds)
+        page = await _page(call, wanted)
     return Reply(
         {
             "workflow_id": workflow_id,
@@ -186,6 +187,16 @@ async def history(call: Call) -> Reply:
             "events": [_event(raw) for raw in page.events],
             "next_page_token": page.next_page_token,
         }
+    )
+
+
+async def _page(call: Call, wanted: _History) -> HistoryPage:
+    return await call.node.engine.history(
+        call.namespace,
+        call.parameters["workflow_id"],
+        call.parameters["run_id"],
+        page_size=wanted.page_size or 100,
+        token=wanted.next_page_token,
     )
 
 

@@ -144,6 +144,10 @@ class FakePolls:
         return self.result
 
 
+async def _nothing(*_: Any) -> None:
+    return None
+
+
 @dataclass
 class FakeNode:
     """A node of fakes around the real namespaces and workers."""
@@ -164,6 +168,7 @@ class FakeNode:
         self.workers = WorkerStore(store, self.clock.now_ms)
         self.contracts = Contracts(Fleet(store, self.clock.now_ms, 60_000))
         self.cohorts = Cohorts(store)
+        self.retention = SimpleNamespace(take_turn=_nothing)
 
 
 @dataclass(frozen=True)

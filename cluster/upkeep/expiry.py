@@ -1,0 +1,60 @@
+"""Removes expired runs from held partitions, a chunk at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Final
+
+import structlog
+import trio
+
+from cluster.errors import StoreError
+from cluster.membership.housekeeping import HeldPartition
+from cluster.namespaces import NamespaceStore
+from cluster.workflows.retention import CHUNK, Retention, cutoff_ms
+
+log = structlog.get_logger(__name__)
+
+INTERVAL_SECONDS: Final = 60.0
+PAUSE_SECONDS: Final = 0.05
+"""Pause between chunks, so that a large expiry leaves Redis free for work."""
+
+
+class Expiry:
+    """A chore of the keepers: one loop per held partition."""
+
+    def __init__(
+        self,
+        retention: Retention,
+        namespaces: NamespaceStore,
+        now_ms: Callable[[], int],
+        random: Random,
+        interval: float = INTERVAL_SECONDS,
+    ) -> None:
+        self._retention = retention
+        self._namespaces = namespaces
+        self._now_ms = now_ms
+        self._random = random
+        self._interval = interval
+        self.removed = 0
+
+    async def housekeep(self, held: HeldPartition) -> None:
+        """Keep one partition until cancelled."""
+        while True:
+            await trio.sleep(self._interval * self._random.uniform(0.5, 1.5))
+            try:
+                await self.expire(held)
+            except StoreError as error:
+                log.debug("expiry must wait", partition=held.partition, reason=error.reason)
+
+    async def expire(self, held: HeldPartition) -> None:
+        """Remove what has expired in a partition now."""
+        for namespace in await self._namespaces.list():
+            limit_ms = cutoff_ms(self._now_ms(), namespace.retention_days)
+            while held.may_act():
+                removed = await self._retention.keep(held.partition, namespace.name, limit_ms)
+                self.removed += removed
+                if removed < CHUNK:
+                    break
+                await trio.sleep(PAUSE_SECONDS)

@@ -1,0 +1,195 @@
+"""What operators do to single runs: repair, archive, and time out an activity at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from cluster.errors import Refused
+from cluster.ids import TaskKind, parse_task_id, partition_of_run
+from cluster.store.transaction import Transaction
+from cluster.workflows import deadlines, repairing
+from cluster.workflows.changes import Changes
+from cluster.workflows.deciding import Step, expect_workflow_task
+from cluster.workflows.decision import Decision
+from cluster.workflows.events import EventType
+from cluster.workflows.planning import timer_name
+from cluster.workflows.records import Run
+from cluster.workflows.repairing import Findings, TaskFinding
+from cluster.workflows.storage import Snapshot, item_field, load
+from cluster.workflows.time_decisions import TimeDecisions
+
+INSPECT_CHUNK: Final = 100
+"""Open items looked at per script (H6)."""
+REPAIR_ROUNDS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """How many existing tasks were put right and how many missing ones were brought back."""
+
+    existing: int = 0
+    missing: int = 0
+
+    def __add__(self, other: Repaired) -> Repaired:
+        return Repaired(self.existing + other.existing, self.missing + other.missing)
+
+    def __bool__(self) -> bool:
+        return self.existing + self.missing > 0
+
+
+@dataclass(frozen=True, slots=True)
+class TimeoutResult:
+    """What became of one activity: ``outcome`` is enforced or skipped (with a reason)."""
+
+    execution_id: str
+    outcome: str
+    reason: str | None = None
+    has_retry: bool = False
+
+
+class RunCare(TimeDecisions):
+    """Looks after single runs. Everything is safe to repeat and to do on several nodes at once."""
+
+    async def repair(self, namespace: str, run_id: str, command_id: str | None = None) -> Repaired:
+        """Look at one open run again, and put right what is not as it should be.
+
+        Leases that ran out end, timers that are due fire, missing tasks and timers come back, and a
+        failing workflow task is ready now. Nothing for runs of other namespaces and closed ones.
+        """
+        done = Repaired()
+        for _ in range(REPAIR_ROUNDS):
+            found = await self.inspect(namespace, run_id)
+            if found is None:
+                return done
+            run, findings = found
+            for task_id in findings.lapsed():
+                await self.lease_lapsed(task_id)
+                done += Repaired(existing=1)
+            for name, due in findings.due().items():
+                await self.timer_due(timer_name(run_id, name), due)
+                done += Repaired(existing=1)
+            if findings.lapsed() or findings.due():
+                continue
+            lacking = repairing.missing_tasks(run, findings) or repairing.missing_timers(run, findings)
+            if not lacking and not run.state.task_waiting:
+                return done
+            done += await self._mend(run, findings, command_id)
+        return done
+
+    async def inspect(self, namespace: str, run_id: str) -> tuple[Run, Findings] | None:
+        """An open run and what the store has for it; None for any other."""
+        snapshot = await load(self._store, run_id, whole=True)
+        if snapshot is None or snapshot.run.state.status.closed or snapshot.run.info.namespace != namespace:
+            return None
+        run = snapshot.run
+        tasks, timers = repairing.expected_tasks(run), sorted(repairing.expected_timers(run))
+        keys, partition = self._store.keys, partition_of_run(run_id) or 0
+        task_findings: dict[str, TaskFinding] = {}
+        timer_findings: dict[str, int | None] = {}
+        now_ms = snapshot.now_ms
+        for start in range(0, max(len(tasks), len(timers), 1), INSPECT_CHUNK):
+            some_tasks = tasks[start : start + INSPECT_CHUNK]
+            some_timers = timers[start : start + INSPECT_CHUNK]
+            members = [timer_name(run_id, name) for name in some_timers]
+            now, rows, due = await self._store.run(
+                "inspect",
+                [keys.touch(partition)],
+                [keys.base(partition), len(some_tasks), *some_tasks, *members],
+                idempotent=True,
+            )
+            now_ms = int(now)
+            for index, task_id in enumerate(some_tasks):
+                state, expires = rows[2 * index : 2 * index + 2]
+                task_findings[task_id] = TaskFinding(state.decode(), int(expires or 0))
+            for name, raw in zip(some_timers, due, strict=True):
+                timer_findings[name] = int(raw) if raw else None
+        return run, Findings(now_ms, task_findings, timer_findings)
+
+    async def archive(self, run_id: str, reason: str | None, command_id: str) -> str:
+        """Keep a closed run for good; returns ``archived`` or ``archive_not_needed``.
+
+        Raises Refused (409 run_not_closed).
+        """
+
+        def decide(snapshot: Snapshot) -> Changes | None:
+            run = snapshot.run
+            if not run.state.status.closed:
+                raise Refused("run_not_closed", "The run is still open.", run_id=run_id)
+            if snapshot.archived:
+                return None
+            decision = Decision(run, self._clock.now_us())
+            decision.record(
+                EventType.WORKFLOW_ARCHIVED, {"reason": reason, "workflow_command_id": command_id}
+            )
+            return decision.changes({"outcome": "archived"})
+
+        def expect(tx: Transaction, snapshot: Snapshot) -> None:
+            keys, info = self._store.keys, snapshot.run.info
+            tx.hset(keys.run(tx.partition, run_id), {"arch": "1"})
+            closed_ms = (snapshot.run.state.closed_at_us or 0) // 1000
+            tx.redis("ZREM", keys.closed(tx.partition, info.namespace), run_id)
+            tx.redis("ZADD", keys.archived(tx.partition, info.namespace), closed_ms, run_id)
+
+        async def gone() -> None:
+            raise Refused("run_not_found", "The run was removed.", status=404, run_id=run_id)
+
+        outcome = await self.decide(Step(run_id, decide, expect, orphan=gone), fresh=True)
+        return str(outcome.get("outcome", "archive_not_needed"))
+
+    async def time_out_activity(self, namespace: str, execution_id: str) -> TimeoutResult:
+        """Enforce a deadline of an activity that was reached (server-behaviour 5.10, 8.7)."""
+        reason = await self.timeout_obstacle(namespace, execution_id)
+        if reason is not None:
+            return TimeoutResult(execution_id, "skipped", reason)
+        run_id, _, name = execution_id.rpartition("-")
+        timer, partition = timer_name(run_id, name), partition_of_run(run_id) or 0
+        due = await self._store.call("ZSCORE", self._store.keys.timers(partition), timer, idempotent=True)
+        if due is not None:
+            await self.timer_due(timer, int(float(due)))
+        after = await load(self._store, run_id)
+        retries = after is not None and int(name[1:]) in after.run.state.activities
+        return TimeoutResult(execution_id, "enforced", has_retry=retries)
+
+    async def timeout_obstacle(self, namespace: str, execution_id: str) -> str | None:
+        """Why no timeout of an activity can be enforced now, as a reason; None when one can."""
+        task = parse_task_id(execution_id)
+        snapshot = None
+        if task is not None and task.kind is TaskKind.ACTIVITY:
+            fields = (item_field("a", task.index),)
+            snapshot = await load(self._store, task.run_id, task_id=execution_id, fields=fields)
+        if task is None or snapshot is None or snapshot.run.info.namespace != namespace:
+            return "execution_not_found"
+        state, activity = snapshot.run.state, snapshot.run.activities.get(task.index)
+        if task.index >= state.next_step:
+            return "execution_not_found"
+        if state.status.closed:
+            return "run_already_terminal"
+        if activity is None:
+            return "execution_already_terminal"
+        if deadlines.reached(activity, snapshot.task, snapshot.now_ms) is None:
+            return "no_deadline_expired"
+        return None
+
+    async def _mend(self, run: Run, findings: Findings, command_id: str | None) -> Repaired:
+        run_id = run.info.run_id
+        missing = repairing.missing_tasks(run, findings)
+
+        def decide(snapshot: Snapshot) -> Changes | None:
+            if snapshot.run.version != run.version:
+                return None
+            now_us = self._clock.now_us()
+            return repairing.mend(snapshot.run, findings, snapshot.workflow_task, now_us, command_id)
+
+        def expect(tx: Transaction, snapshot: Snapshot) -> None:
+            for task_id in missing:
+                tx.expect_task_state(task_id, "")
+            expect_workflow_task(tx, snapshot)
+
+        step = Step(run_id, decide, expect, whole=True, moot="state", orphan=_nothing)
+        outcome = await self.decide(step, fresh=True)
+        return Repaired(int(outcome.get("existing", 0)), int(outcome.get("missing", 0)))
+
+
+async def _nothing() -> None:
+    """The run was removed meanwhile."""
