@@ -14,6 +14,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import structlog
@@ -74,6 +75,13 @@ class Permit:
         if self.standing is None or self.standing.refused not in DISPATCH_LIMITS:
             return None
         return self.standing.minute_left_ms / 1000
+
+
+@lru_cache(maxsize=4096)
+def _scope(heads: str) -> tuple[str, TaskKind]:
+    """Namespace and kind of encoded heads."""
+    name = QueueName.parse(heads)
+    return name.namespace, TaskKind(name.kind)
 
 
 class Gate:
@@ -256,8 +264,8 @@ class Gate:
             )
 
     def _on_lease_end(self, heads: str, ticket: str) -> None:
-        name = QueueName.parse(heads)
-        self._discharge_soon(name.namespace, [Ticket(TaskKind(name.kind), ticket)])
+        namespace, kind = _scope(heads)
+        self._discharge_soon(namespace, [Ticket(kind, ticket)])
 
     def _discharge_soon(self, namespace: str, items: Sequence[Discharge]) -> None:
         if not items:

@@ -369,7 +369,8 @@ class Matcher:
     ) -> None:
         permit = await self._gate.terms(name.namespace, name.kind, name.queue)
         if not permit.free:
-            if any(self._unsure_about(queue, waiter) for waiter in waiters):
+            alike = {(waiter.types, waiter.markers): waiter for waiter in waiters}
+            if any(self._unsure_about(queue, waiter) for waiter in alike.values()):
                 markers = {marker for waiter in waiters for marker in waiter.markers}
                 self._recover_soon(await self._look(name, markers))
                 waiters, partitions = self._choose(name, queue)

@@ -16,6 +16,7 @@ from pydantic import ConfigDict, Field
 from cluster.admission.limits import GATE_ORDER, LARGEST, SECTION, LimitBook
 from cluster.errors import Refused
 from cluster.ids import TaskKind
+from cluster.queues.overview import HTTP_KINDS
 from nodes.api.call import Call
 from nodes.api.fields import Fields, Integer, Trimmed
 from nodes.api.routes import Reply
@@ -47,7 +48,6 @@ class _Entry(Fields):
 
     workflow_tasks: _Section | None = Field(None)
     activity_tasks: _Section | None = Field(None)
-    step_tasks: _Section | None = Field(None)
 
 
 async def list_limits(call: Call) -> Reply:
@@ -108,7 +108,7 @@ def _show(book: LimitBook, queue: str) -> dict[str, Any]:
         "task_queue": queue,
         "version": book.version,
         "runtime": book.runtime.get(f"{book.namespace}:{queue}", {}),
-        "effective": {SECTION[kind]: _effective(book, kind, queue) for kind in TaskKind},
+        "effective": {SECTION[kind]: _effective(book, kind, queue) for kind in HTTP_KINDS},
     }
 
 
