@@ -19,6 +19,7 @@ from typing import Any
 from durable_workflow import ActivityRetryPolicy, Client, Worker, activity, workflow
 
 from nodes.cli.processes import end_with_parent
+from tests import sdk_features
 
 _events = -1
 
@@ -141,8 +142,8 @@ class Timing:
         return ["completed", result]
 
 
-WORKFLOWS = [Greet, Steps, Retry, Timer, Parallel, Failing, Timing]
-ACTIVITIES = [echo, pause, flaky, stuck_once, beating]
+WORKFLOWS = [Greet, Steps, Retry, Timer, Parallel, Failing, Timing, *sdk_features.WORKFLOWS]
+ACTIVITIES = [echo, pause, flaky, stuck_once, beating, *sdk_features.ACTIVITIES]
 
 
 async def work(options: argparse.Namespace) -> None:

@@ -34,7 +34,6 @@ _STRINGS: Final = (
     "execution_mode",
     "timeout_kind",
     "selection_group_id",
-    "member_key",
     "operation_kind",
     "operation_identity",
 )

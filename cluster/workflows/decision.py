@@ -213,7 +213,7 @@ class Decision:
     def begin(self, group: Mapping[str, Any]) -> None:
         """Counts one more unresolved member of a group, if it is one."""
         if groups.is_race(group):
-            key, member = groups.key(group) or "", groups.contender(group).key
+            key, member = groups.key(group) or "", groups.contender(group).place
             race = self.state.races.get(key, Race(open={}))
             race = replace(race, open={**race.open, member: race.open.get(member, 0) + 1})
             self.set(races={**self.state.races, key: race})
@@ -250,7 +250,7 @@ class Decision:
     ) -> None:
         member = groups.contender(group)
         race = self.state.races.get(groups.key(group) or "", Race(open={}, resolved=True))
-        over = race.open.get(member.key, 0) <= 1
+        over = race.open.get(member.place, 0) <= 1
         decides = not race.resolved and (failed or over)
         identity = self.record(event_type, payload, wakes=over or decides, workflow_task_id=workflow_task_id)
         self.leave_race(group, resolved=decides)
@@ -278,7 +278,7 @@ class Decision:
 
     def leave_race(self, group: Mapping[str, Any], *, resolved: bool = False) -> None:
         """Counts one open member of a race less."""
-        key, member = groups.key(group) or "", groups.contender(group).key
+        key, member = groups.key(group) or "", groups.contender(group).place
         races = dict(self.state.races)
         race = races.pop(key, Race(open={}))
         left = {name: count - (name == member) for name, count in race.open.items()}

@@ -64,11 +64,16 @@ def is_race(group: Mapping[str, Any]) -> bool:
 class Member:
     """One contender of a race; it covers ``size`` steps from ``base``."""
 
-    key: str
+    key: str | int
     index: int
     base: int
     size: int
     kind: str
+
+    @property
+    def place(self) -> str:
+        """Names it among the members of its race."""
+        return str(self.index)
 
     def identity(self, payload: Mapping[str, Any]) -> str | None:
         """What the operation is called in SelectionResolved; ``payload`` is that of an event of it."""
@@ -114,9 +119,11 @@ def problem(group: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def _race_problem(level: Mapping[str, Any]) -> tuple[str, str] | None:
-    for name in ("selection_member_key", "selection_member_kind"):
-        if not isinstance(level.get(name), str) or not level[name]:
-            return name, "must be a string that is not empty."
+    key, kind = level.get("selection_member_key"), level.get("selection_member_kind")
+    if isinstance(key, bool) or not isinstance(key, str | int) or key == "":
+        return "selection_member_key", "must be an integer or a string that is not empty."
+    if not isinstance(kind, str) or not kind:
+        return "selection_member_kind", "must be a string that is not empty."
     base, size = level["parallel_group_base_sequence"], level["parallel_group_size"]
     bounds = {"base_sequence": (base, base + size - 1), "size": (1, size), "index": (0, size - 1)}
     for name, (low, high) in bounds.items():

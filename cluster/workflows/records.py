@@ -167,7 +167,7 @@ class UpdateState(Record, frozen=True, kw_only=True):
 
 
 class Race(Record, frozen=True, kw_only=True):
-    """A select group with open members: member key -> leaves that are not over."""
+    """A select group with open members: member index -> leaves that are not over."""
 
     open: dict[str, int]
     resolved: bool = False

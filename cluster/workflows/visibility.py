@@ -42,6 +42,14 @@ class ActivityView:
 
 
 @dataclass(frozen=True, slots=True)
+class _Instance:
+    """The current run of a workflow id and the number of its runs so far."""
+
+    current: str
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunPage:
     runs: list[RunView]
     next_page_token: str | None
@@ -73,25 +81,36 @@ class Visibility:
 
         Raises Refused ``instance_not_found`` or ``run_not_found`` (404).
         """
+        missing = not_found(workflow_id, run_id)
+        instance = await self._instance(namespace, workflow_id)
+        while instance is not None:
+            wanted = run_id or instance.current
+            snapshot = await load(self._store, wanted)
+            if snapshot is None or snapshot.run.info.workflow_id != workflow_id:
+                raise missing
+            # A run that closed may have been followed by another between the two reads.
+            known = instance
+            if snapshot.run.state.status.closed and wanted == known.current:
+                instance = await self._instance(namespace, workflow_id)
+            if instance == known:
+                return RunView(
+                    run=snapshot.run,
+                    run_count=known.runs,
+                    is_current=wanted == known.current,
+                    task=snapshot.workflow_task if snapshot.workflow_task.state else None,
+                    archived=snapshot.archived,
+                )
+        raise missing
+
+    async def _instance(self, namespace: str, workflow_id: str) -> _Instance | None:
         keys = self._store.keys
         partition = partition_of_workflow(workflow_id, keys.partitions)
         owner, current, runs = await self._store.call(
             "HMGET", keys.workflow(partition, workflow_id), "ns", "run", "runs", idempotent=True
         )
-        missing = not_found(workflow_id, run_id)
         if owner is None or owner.decode() != namespace:
-            raise missing
-        wanted = run_id or current.decode()
-        snapshot = await load(self._store, wanted)
-        if snapshot is None or snapshot.run.info.workflow_id != workflow_id:
-            raise missing
-        return RunView(
-            run=snapshot.run,
-            run_count=int(runs),
-            is_current=wanted == current.decode(),
-            task=snapshot.workflow_task if snapshot.workflow_task.state else None,
-            archived=snapshot.archived,
-        )
+            return None
+        return _Instance(current.decode(), int(runs))
 
     async def runs(self, namespace: str, workflow_id: str) -> list[RunView]:
         """All kept runs of a workflow, oldest first. Raises Refused ``instance_not_found`` (404)."""
