@@ -39,6 +39,9 @@ from cluster.queries.broker import QueryBroker
 from cluster.queries.polls import QueryPolls
 from cluster.queues.matcher import Matcher
 from cluster.queues.polls import Polls
+from cluster.queues.rpc_broker import NodeRpcBroker
+from cluster.queues.sticky import TIMERS as STICKY_TIMERS
+from cluster.queues.sticky import StickyTimers
 from cluster.schedules.names import FIRE_TIMER, FREED_TIMER
 from cluster.schedules.schedules import Schedules
 from cluster.search_attributes import SearchAttributes
@@ -62,6 +65,9 @@ from nodes.api.metrics import Metrics
 from nodes.api.pipeline import Pipeline
 from nodes.api.serving import Address, open_listener, tune_gc
 from nodes.api.serving import serve as serve_http
+from nodes.streams.carriers import with_streams
+from nodes.streams.door import StreamDoor
+from nodes.streams.hub import StreamHub
 
 log = structlog.get_logger(__name__)
 
@@ -92,6 +98,7 @@ class Node:
     census: CensusTaker
     engine: Engine
     flows: FlowEngine
+    streams: StreamHub
     rpc: RpcBroker | None
     limits: LimitStore
     gate: Gate
@@ -144,12 +151,18 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
         placement = Placement(
             sticky_ms=int(settings.matching.sticky_wait * 1000),
             sync_ms=int(settings.matching.sync_match_wait * 1000),
+            behind=lambda queue, type_part: streams.matcher.behind(queue, type_part),
         )
         flows = FlowEngine(store, clock, random, placement=placement)
         due = DueWork(
             store,
             engine,
-            {FIRE_TIMER: schedules.fire, FREED_TIMER: schedules.freed, FLOW_TIMERS: flows.timer_due},
+            {
+                FIRE_TIMER: schedules.fire,
+                FREED_TIMER: schedules.freed,
+                FLOW_TIMERS: flows.timer_due,
+                STICKY_TIMERS: StickyTimers(store).due,
+            },
         )
         times = KeeperTimes(resync=settings.matching.heads_resync_interval or float("inf"))
         admission = LimitStore(store, settings)
@@ -157,7 +170,14 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
         audit = Audit(store, admission, random)
         retention = Retention(store)
         expiry = Expiry(retention, namespaces, clock.now_ms, random)
-        keeper = Keeper(store, clock, due, random, times, chores=(audit.housekeep, expiry.housekeep))
+        keeper = Keeper(
+            store,
+            clock,
+            due,
+            random,
+            times,
+            chores=(audit.housekeep, expiry.housekeep, lambda held: streams.housekeep(held)),
+        )
         info = NodeInfo(
             name=settings.node_name,
             build=version("headrace"),
@@ -166,6 +186,27 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
             started_at=clock.now_ms(),
         )
         membership = Membership(store, clock, info, keeper.housekeep)
+        streams = StreamHub(
+            store,
+            clock,
+            membership,
+            flows,
+            settings.matching,
+            max_message_bytes=settings.max_payload_bytes,
+            random=random,
+        )
+        rpc = NodeRpcBroker(
+            store,
+            streams.matcher,
+            session=lambda: membership.incarnation,
+            nodes=lambda: [session.incarnation for session in membership.live],
+            dispatch_seconds=settings.matching.dispatch_wait,
+            sticky_seconds=settings.matching.sticky_wait,
+            random=random,
+        )
+        membership.on_buried(streams.orphanage.on_buried)
+        membership.on_fenced(streams.fenced)
+        membership.on_fenced(rpc.renewed)
         matcher = Matcher(
             store,
             gate=gate,
@@ -203,7 +244,8 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
             census=CensusTaker(store),
             engine=engine,
             flows=flows,
-            rpc=None,
+            streams=streams,
+            rpc=rpc,
             limits=admission,
             gate=gate,
             matcher=matcher,
@@ -229,22 +271,31 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
             await nursery.start(node.query_polls.run)
             nursery.start_soon(node.cohorts.run)
             await nursery.start(membership.run)
+            await nursery.start(streams.run)
+            await nursery.start(rpc.run)
             if settings.durability != "memory":
                 nursery.start_soon(watch_server, settings.redis_url, settings.durability, _report_durability)
             try:
                 yield node
             finally:
-                with trio.CancelScope(shield=True), trio.move_on_after(LEAVE_SECONDS):
+                longest = LEAVE_SECONDS + settings.matching.drain_wait
+                with trio.CancelScope(shield=True), trio.move_on_after(longest):
                     await _leave(node)
                 nursery.cancel_scope.cancel()
 
 
 async def _leave(node: Node) -> None:
-    node.stopping = True
+    await _drain(node)
     node.polls.close()
     node.flows.close()
     node.query_polls.close()
     await node.membership.leave()
+
+
+async def _drain(node: Node) -> None:
+    """Send stream workers elsewhere and let them finish what they run here (R78)."""
+    node.stopping = True
+    await node.streams.leave(node.settings.matching.drain_wait)
 
 
 def _wanted_partitions(settings: Settings) -> int | None:
@@ -264,7 +315,7 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[str] = trio.
 
     Reports the URL it listens on once it serves.
     """
-    stop = trio.Event()
+    stop, drained = trio.Event(), trio.Event()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         await check_store(settings)
         # Before the node joins: what cannot listen must not take partitions first.
@@ -272,13 +323,21 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[str] = trio.
         async with trio.open_nursery() as outer:
             outer.start_soon(_set_on_signal, signals, stop)
             async with open_node(settings, settings.listen) as node, trio.open_nursery() as nursery:
-                app = create_app(Pipeline(node, Metrics(node)), settings.max_payload_bytes)
-                address: Address = await nursery.start(partial(serve_http, app, listener, shutdown=stop.wait))
+                app = with_streams(
+                    create_app(Pipeline(node, Metrics(node)), settings.max_payload_bytes),
+                    StreamDoor(node, node.streams),
+                    settings.max_payload_bytes,
+                )
+                address: Address = await nursery.start(
+                    partial(serve_http, app, listener, shutdown=drained.wait)
+                )
                 tune_gc()
                 log.info("serving", url=address.url, session=node.membership.incarnation)
                 task_status.started(address.url)
                 await stop.wait()
                 log.info("leaving", session=node.membership.incarnation)
+                await _drain(node)
+                drained.set()
                 await _leave(node)
             outer.cancel_scope.cancel()
 

@@ -66,6 +66,7 @@ class Slot:
     kind: SlotKind
     give: Callable[[StepClaim], Given]
     give_rpc: Callable[[RpcRun], Given]
+    registered: bool = False
 
 
 class WaitingRpc(Protocol):
@@ -202,14 +203,14 @@ class SlotMatcher:
             for queue in _queues(key):
                 self._watch(queue).users += 1
         group.size += 1
+        slot.registered = True
         self.free(slot)
 
     def remove(self, slot: Slot) -> None:
-        """A slot is over; no-op for one that is not known."""
+        """A slot is over."""
+        slot.registered = False
         key = _GroupKey(slot.worker, slot.skills)
-        group = self._groups.get(key)
-        if group is None:
-            return
+        group = self._groups[key]
         group.free(slot.kind).pop(slot, None)
         group.size -= 1
         if not group.size:
@@ -220,15 +221,15 @@ class SlotMatcher:
                 watch.idle_since = trio.current_time()
 
     def free(self, slot: Slot) -> None:
-        """A registered slot has nothing to do: waiting RPCs first, then steps (R63)."""
+        """A slot has nothing to do: waiting RPCs first, then steps (R63). No-op for one that is over."""
+        if not slot.registered:
+            return
         for rpc in list(self._rpcs):
             if rpc.offer(slot):
                 self._rpcs.pop(rpc, None)
                 return
-        group = self._groups.get(_GroupKey(slot.worker, slot.skills))
-        if group is not None:
-            group.free(slot.kind)[slot] = None
-            self.kick()
+        self._groups[_GroupKey(slot.worker, slot.skills)].free(slot.kind)[slot] = None
+        self.kick()
 
     def take_for_rpc(self, rpc: WaitingRpc) -> bool:
         """Offer every free slot to an RPC, reserved ones first; True when it took one."""

@@ -75,6 +75,7 @@ class MatchingSettings(BaseModel):
     max_flow_types: Count = Field(256, description="most types in one worker registration")
     max_flow_type_length: Count = Field(256, description="longest registered type, in characters")
     ping_interval: Duration = Field(20.0, gt=0, description="interval of pings on idle worker streams")
+    drain_wait: Duration = Field(30.0, description="time a node that stops gives steps on its streams")
 
     @model_validator(mode="after")
     def _waits_fit(self) -> Self:

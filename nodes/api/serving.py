@@ -6,12 +6,11 @@ import gc
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import hypercorn.trio
 import trio
 from hypercorn.config import Config
-from quart_trio import QuartTrio
 
 from cluster.errors import StartupError
 
@@ -27,6 +26,9 @@ BACKLOG: Final = 1024
 GRACE_SECONDS: Final = 3.0
 UNREAD_SECONDS: Final = 30
 """A client that takes none of the data sent to it is dropped; hypercorn itself would wait for ever."""
+
+Asgi = Callable[[Any, Any, Any], Awaitable[None]]
+"""Any ASGI application."""
 
 _GC_THRESHOLD: Final = 50_000
 
@@ -91,7 +93,7 @@ def _config(listener: socket.socket) -> Config:
 
 
 async def serve(
-    app: QuartTrio,
+    app: Asgi,
     listener: socket.socket,
     *,
     shutdown: Callable[[], Awaitable[None]],
@@ -110,7 +112,7 @@ async def serve(
 
 
 async def _serve_hypercorn(
-    app: QuartTrio,
+    app: Asgi,
     config: Config,
     shutdown: Callable[[], Awaitable[None]],
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from nodes.api.messages import Request, Response
+from nodes.api.serving import Asgi
 from nodes.streams.codec import ProtocolError
 from nodes.streams.door import StreamDoor, upgrade_required
 
@@ -16,7 +17,6 @@ _NORMAL, _POLICY, _TOO_BIG = 1000, 1008, 1009
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
-Asgi = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 def with_streams(app: Asgi, door: StreamDoor, max_message_bytes: int) -> Asgi:
