@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Generator
 from typing import Any
 
@@ -142,7 +143,31 @@ class Timing:
         return ["completed", result]
 
 
-WORKFLOWS = [Greet, Steps, Retry, Timer, Parallel, Failing, Timing, *sdk_features.WORKFLOWS]
+@workflow.defn(name="asked")
+class Asked:
+    """Counts its activities and tells how far it is; then it rests for a while."""
+
+    def __init__(self) -> None:
+        self.progress = 0
+
+    @workflow.query("progress")
+    def tell_progress(self, factor: int = 1) -> dict[str, int]:
+        return {"progress": self.progress * factor}
+
+    @workflow.query("slow")
+    def tell_slowly(self, seconds: float) -> int:
+        time.sleep(seconds)
+        return self.progress
+
+    def run(self, ctx: Any, count: int, rest: int) -> Generator[Any, Any, int]:
+        for number in range(count):
+            yield ctx.schedule_activity("echo", [number])
+            self.progress += 1
+        yield ctx.sleep(rest)
+        return self.progress
+
+
+WORKFLOWS = [Greet, Steps, Retry, Timer, Parallel, Failing, Timing, Asked, *sdk_features.WORKFLOWS]
 ACTIVITIES = [echo, pause, flaky, stuck_once, beating, *sdk_features.ACTIVITIES]
 
 
