@@ -220,13 +220,18 @@ class QueryPolls:
         for waiter in waiters:
             waiter.trouble = None
         for start in range(0, len(reply), 5):
-            index, task_id, attempt, expires, body = reply[start : start + 5]
+            index, task_id, attempt, expires, raw = reply[start : start + 5]
             waiter = waiters[index]
+            try:
+                body = msgspec.json.decode(raw, type=QuestionBody)
+            except msgspec.DecodeError:
+                log.error("query_not_readable", query_task=task_id.decode())
+                continue
             waiter.claim = QueryClaim(
                 query_task_id=str(QueryTaskId(task_id.decode(), name[1])),
                 attempt=int(attempt),
                 lease_expires_at_ms=int(expires),
-                body=msgspec.json.decode(body, type=QuestionBody),
+                body=body,
                 token=waiter.token,
             )
             if line.waiters.get(waiter.token) is not waiter or waiter.done.is_set():
