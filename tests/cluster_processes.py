@@ -22,8 +22,8 @@ from nodes.cli.local import free_ports
 from nodes.cli.processes import Child
 from tests.waiting import eventually
 
-READY_SECONDS = 30.0
-COMMAND_SECONDS = 60.0
+READY_SECONDS = 60.0
+COMMAND_SECONDS = 80.0
 HOST = "127.0.0.1"
 TOP = Path(__file__).parents[1]
 

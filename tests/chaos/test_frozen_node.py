@@ -26,7 +26,7 @@ def _sessions(client: redis.Redis, family: str, node: str) -> list[str]:
     return [name.decode() for name, _ in found]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 async def test_a_frozen_node_is_replaced_and_rejoins(tmp_path: Path, short_leases: dict[str, str]) -> None:
     ids = [f"w{number}" for number in range(30)]
     with (
@@ -85,7 +85,7 @@ async def test_a_frozen_node_is_replaced_and_rejoins(tmp_path: Path, short_lease
         assert "Traceback" not in frozen.log, frozen.log
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 async def test_a_frozen_redis_buries_nobody(tmp_path: Path) -> None:
     """Longer than every TTL: afterwards the same sessions live on."""
     with (

@@ -24,7 +24,7 @@ async def kill_in_turn(cluster: Cluster) -> None:
             await node.restart()
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 async def test_all_workflows_complete_while_nodes_die(tmp_path: Path, short_leases: dict[str, str]) -> None:
     ids = [f"w{number}" for number in range(WORKFLOWS)]
     with (

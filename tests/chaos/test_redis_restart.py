@@ -64,7 +64,7 @@ async def complete_forever(wire: Wire, worker: str, ledger: Ledger) -> None:
             await trio.sleep(0.05)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("kind", ["redis", "valkey"])
 async def test_acknowledged_work_survives(kind: str, tmp_path: Path) -> None:
     ledger = Ledger()
@@ -100,7 +100,7 @@ async def test_acknowledged_work_survives(kind: str, tmp_path: Path) -> None:
                     nursery.start_soon(check, workflow_id)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 async def test_the_backlog_is_served_within_five_seconds(tmp_path: Path) -> None:
     """Polls parked before the crash bring the work that was there before it."""
     with (

