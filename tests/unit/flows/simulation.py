@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -311,7 +311,3 @@ def refusal(act: Callable[[], object]) -> str:
     except Refused as refused:
         return refused.reason
     return ""
-
-
-def other(attempt: Attempt, **fields: Any) -> Attempt:
-    return replace(attempt, **fields)
