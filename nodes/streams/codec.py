@@ -74,7 +74,10 @@ def _explain(part: msgspec.Raw, error: msgspec.ValidationError) -> ProtocolError
     if isinstance(name, str) and name not in _TYPES:
         return ProtocolError("unknown_frame", f"There is no frame {name[:40]!r}.")
     # The text names places and types, never values.
-    return ProtocolError("invalid_frame", f"{name if isinstance(name, str) else 'frame'}: {error}")
+    text = str(error)
+    if text.startswith("Invalid "):
+        text = f"invalid value{text[text.rfind(' - at ') :] if ' - at ' in text else ''}"
+    return ProtocolError("invalid_frame", f"{name if isinstance(name, str) else 'frame'}: {text}")
 
 
 def _depth_exceeds(data: bytes, limit: int) -> bool:

@@ -139,7 +139,9 @@ class ConnectionCore:
     # -- what comes -------------------------------------------------------------------------
 
     def receive(self, message: bytes | str) -> list[Event]:
-        """Take in a message. Frames before one that breaks the protocol count."""
+        """Take in a message. One that is malformed has no effect; else frames count up to the first
+        that breaks the protocol.
+        """
         events: list[Event] = []
         if self.phase is Phase.ENDED or self.failure is not None:
             return events
