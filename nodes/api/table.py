@@ -12,6 +12,7 @@ from nodes.api import (
     discovery,
     flows,
     namespaces,
+    openapi,
     queries,
     schedules,
     search_attributes,
@@ -32,6 +33,11 @@ from nodes.api.routes import ADMINS, ANYONE, OPERATORS, WORKERS, Handler, Plane,
 
 async def _metrics(call: Call) -> Reply:
     return Reply(call.metrics.render(), content_type=CONTENT_TYPE)
+
+
+async def _openapi(_call: Call) -> Reply:
+    """This interface as an OpenAPI document."""
+    return Reply(openapi.render(ROUTES))
 
 
 def _public(template: str, handler: Handler) -> Route:
@@ -64,6 +70,7 @@ def _worker(method: str, path: str, handler: Handler, *, polls: bool = False) ->
 
 ROUTES: Final = (
     _public("/metrics", _metrics),
+    _public("/openapi.json", _openapi),
     _public("/api/health", discovery.health),
     _public("/api/ready", discovery.ready),
     Route(
