@@ -392,6 +392,7 @@ class Decision:
         for channel, values in self._added.items():
             if values:
                 self.effects.append(Append(channel, tuple(values)))
+        self._check_size()
         stored = self.view.run.state
         self.set(
             last_progress_at_ms=self.now_ms,
@@ -407,6 +408,19 @@ class Decision:
             halts=_halted(self.state.status, self.state.stop) and not _halted(stored.status, stored.stop),
             closes=self.state.status.closed and not stored.status.closed,
         )
+
+    def _check_size(self) -> None:
+        """Everything is stored in one commit, and a ready step twice: as a record and as a task."""
+        size = 0
+        for effect in self.effects:
+            match effect:
+                case ReadyStep(step):
+                    size += 2 * (len(step.input) + len(step.attributes) + len(step.conditions))
+                case Append(_, values):
+                    size += sum(len(value) for value in values)
+                case _:
+                    pass
+        at_most("decision_size", size, self.limits.decision_size)
 
 
 def json_object(members: Mapping[str, bytes]) -> bytes:

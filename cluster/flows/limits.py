@@ -24,11 +24,11 @@ class FlowLimits:
     """Bytes of all attributes of a run together."""
     payload_size: int = 256 * KIB
     """Bytes of one input, result, message or attribute."""
+    decision_size: int = 6 * 1024 * KIB
+    """Bytes of everything that one decision makes ready or publishes."""
     channel_backlog: int = 10_000
     channel_count: int = 1_000
     step_type_count: int = 1_000
-    lock_count: int = 100
-    condition_count: int = 100
 
 
 def at_most(kind: str, value: int, limit: int) -> None:

@@ -507,6 +507,7 @@ def test_limits() -> None:
         payload_size=20,
         channel_backlog=2,
         channel_count=2,
+        decision_size=60,
     )
     flow = Simulation(limits=limits)
     attempt = flow.taken()
@@ -522,6 +523,7 @@ def test_limits() -> None:
         ),
         lead_to("a", attributes={"a": "x" * 30}),
         lead_to({"step_type": "a", "input": "x" * 30}),
+        lead_to({"step_type": "a", "input": "x" * 15}, {"step_type": "a", "input": "x" * 15}),
         lead_to("a", publish=[{"channel": "c", "value": v} for v in range(3)]),
         lead_to("a", publish=[{"channel": c, "value": 1} for c in "cde"]),
         {"decision": {"complete": "x" * 30}},
