@@ -71,6 +71,8 @@ from nodes.streams.hub import StreamHub
 
 log = structlog.get_logger(__name__)
 
+VALIDATION_SECONDS: Final = 30.0
+"""How long the caller of an update waits for a worker's approval."""
 LEAVE_SECONDS: Final = 10.0
 LEVEL: Final = 1
 """What this build can write (G2)."""
@@ -92,6 +94,8 @@ class Node:
     cohorts: Cohorts
     queries: QueryBroker
     query_polls: QueryPolls
+    validations: QueryBroker
+    validation_polls: QueryPolls
     retention: Retention
     history_waits: HistoryWaits
     passes: Passes
@@ -238,6 +242,15 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
             query_polls=QueryPolls(
                 store, lease_ms=settings.query_task_lease_timeout * 1000, may_act=membership.may_act
             ),
+            validations=QueryBroker(
+                store,
+                timeout=VALIDATION_SECONDS,
+                ttl_seconds=settings.query_task_ttl_seconds,
+                max_pending=settings.query_task_max_pending_per_queue,
+            ),
+            validation_polls=QueryPolls(
+                store, lease_ms=settings.query_task_lease_timeout * 1000, may_act=membership.may_act
+            ),
             retention=retention,
             history_waits=HistoryWaits(store),
             passes=Passes(store, engine, due),
@@ -261,6 +274,7 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
         await engine.watch_updates()
         await node.limits.watch()
         await node.queries.watch()
+        await node.validations.watch()
         await node.cohorts.watch()
         node.history_waits.watch()
         await node.namespaces.bootstrap(settings.default_namespace)
@@ -269,6 +283,7 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
             await nursery.start(gate.run)
             await nursery.start(matcher.run)
             await nursery.start(node.query_polls.run)
+            await nursery.start(node.validation_polls.run)
             nursery.start_soon(node.cohorts.run)
             await nursery.start(membership.run)
             await nursery.start(streams.run)
@@ -289,6 +304,7 @@ async def _leave(node: Node) -> None:
     node.polls.close()
     node.flows.close()
     node.query_polls.close()
+    node.validation_polls.close()
     await node.membership.leave()
 
 

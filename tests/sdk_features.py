@@ -104,6 +104,28 @@ class Counter:
         return [self.n, doubled]
 
 
+@workflow.defn(name="guarded")
+class Guarded:
+    """Accepts an amount only when it is even and small enough for what stands already."""
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    @workflow.update("add")
+    def add(self, amount: int) -> int:
+        self.n += amount
+        return self.n
+
+    @add.validator
+    def check(self, amount: int) -> None:
+        if amount % 2 or self.n + amount > 10:
+            raise ValueError(f"{self.n} and {amount} do not go together")
+
+    def run(self, ctx: Any) -> Steps:
+        yield ctx.wait_condition(lambda: self.n == 10)
+        return self.n
+
+
 @workflow.defn(name="leaf")
 class Leaf:
     def run(self, ctx: Any, value: Any, seconds: int = 0) -> Steps:
@@ -262,6 +284,7 @@ WORKFLOWS = [
     Patience,
     Loser,
     Counter,
+    Guarded,
     Leaf,
     BadLeaf,
     Sleeper,

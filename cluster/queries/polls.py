@@ -135,6 +135,10 @@ class QueryPolls:
             raise waiter.trouble
         return waiter.claim
 
+    async def give_back(self, namespace: str, queue: str, claim: QueryClaim) -> None:
+        """Return a query that reached no worker to its place in line."""
+        await self._give_back((namespace, queue), claim)
+
     async def _subscribe(self, name: tuple[str, str], line: _Line) -> None:
         async with line.subscribing:
             if not line.subscribed:

@@ -94,6 +94,20 @@ def server_capabilities(settings: Settings) -> dict[str, Any]:
         "child_workflow_timeouts": True,
         "parent_close_policy": True,
         "workflow_memo_updates": {"supported": True},
+        "update_validation_tasks": True,
+        "synchronous_update_validation": {
+            "supported": True,
+            "acceptance_boundary": "validator_approved",
+            "worker_capability": "update_validation_tasks",
+            "workflow_contract_field": "update_validators",
+            "task_poll": {
+                "strategy": "multiplexed",
+                "endpoint": "/worker/workflow-tasks/poll",
+                "request_field": "task_kinds",
+                "response_discriminator": "task.task_kind",
+                "task_kinds": ["workflow", "update_validation"],
+            },
+        },
         "non_retryable_failures": True,
         "response_compression": _encodings(settings),
         "history_compression": {

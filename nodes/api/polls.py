@@ -38,6 +38,7 @@ class WorkflowPollFields(PollFields):
 
     history_page_size: Annotated[Annotated[int, Ge(1), Le(1000)] | None, Integer] = None
     accept_history_encoding: Annotated[str | None, Field(max_length=64)] = None
+    task_kinds: Annotated[list[ShortText] | None, Field(max_length=16)] = None
 
 
 async def find_task(call: Call, body: PollFields, kind: TaskKind, page_size: int) -> PollResult:

@@ -7,15 +7,15 @@ from typing import Annotated, Any, Final
 from annotated_types import Ge, Le, MaxLen
 from pydantic import StringConstraints
 
-from cluster import payloads
-from cluster.errors import ValidationFailed
 from cluster.workflows import client_commands
 from cluster.workflows.client_answers import Target
 from cluster.workflows.client_commands import ClientCommand, CommandKind, Scope
 from cluster.workflows.records import Payload, Run
+from nodes.api import update_validations
 from nodes.api.call import Call
 from nodes.api.fields import Fields, Integer, OptionalText, Trimmed
-from nodes.api.payloads import read_payload, show_envelope, show_value
+from nodes.api.operations import operation_name, read_arguments
+from nodes.api.payloads import show_envelope, show_value
 from nodes.api.routes import Reply
 
 DEFAULT_WAIT_SECONDS: Final = 10
@@ -65,17 +65,20 @@ async def update(call: Call) -> Reply:
     """``POST /api/workflows/{workflow_id}[/runs/{run_id}]/update/{update_name}``."""
     name = operation_name(call, "update_name")
     body = call.fields(_Update, also=_legacy(call.body))
-    command = ClientCommand(
-        CommandKind.UPDATE, _scope(call), name, read_arguments(body.input), request_id=body.request_id
-    )
+    arguments = read_arguments(body.input)
+    command = ClientCommand(CommandKind.UPDATE, _scope(call), name, arguments, request_id=body.request_id)
 
     async def known(run: Run) -> None:
         handlers = await call.node.contracts.handlers(
             run.info.namespace, run.info.task_queue, run.info.workflow_type
         )
-        if handlers is not None and name not in handlers.updates:
+        if handlers is None or run.state.status.closed:
+            return
+        if name not in handlers.updates:
             text = f"The workflow has no update {name!r}."
             raise client_commands.rejected(run, command, "unknown_update", text, status=404)
+        if name in handlers.validators and not await call.node.engine.is_kept(run, command):
+            await update_validations.validate(call, run, name, arguments)
 
     answer = _shown(await call.node.engine.command(_target(call), command, known))
     answer["wait_for"] = body.wait_for or "accepted"
@@ -129,34 +132,6 @@ def _over(answer: dict[str, Any], found: dict[str, Any]) -> Reply:
     raw = found.get("result")
     result = None if raw is None else Payload(codec=raw["codec"], blob=raw["blob"])
     return Reply(answer | {"result": show_value(result), "result_envelope": show_envelope(result)})
-
-
-def operation_name(call: Call, field: str) -> str:
-    """The name of a signal, query or update from the path. Raises ValidationFailed."""
-    name = call.parameters[field]
-    longest = call.node.settings.max_operation_name_length
-    if longest and len(name.encode()) > longest:
-        raise ValidationFailed({field: [f"The {field} must not be longer than {longest} bytes."]})
-    if not name or any(ord(character) < 32 or ord(character) == 127 for character in name):
-        raise ValidationFailed({field: [f"The {field} must not be empty or have control characters."]})
-    return name
-
-
-def read_arguments(value: Any) -> Payload | None:
-    """Positional arguments: a JSON list or an envelope that holds one; None without any."""
-    if value is None or value == []:
-        return None
-    if not isinstance(value, list) and not payloads.is_envelope(value):
-        raise ValidationFailed({"input": ["The input field must be a list or an envelope."]})
-    payload = read_payload(value, "input")
-    if payload is not None and not isinstance(value, list):
-        try:
-            decoded = payloads.decode(payload)
-        except payloads.PayloadError as error:
-            raise ValidationFailed({"input.blob": [f"The blob cannot be decoded: {error}."]}) from None
-        if not isinstance(decoded, list):
-            raise ValidationFailed({"input.blob": ["The blob must hold a list of arguments."]})
-    return payload
 
 
 def _shown(answer: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Final
 
 import orjson
@@ -12,9 +13,10 @@ from pydantic import Field
 
 from cluster.errors import ValidationFailed
 from cluster.ids import TaskKind
-from cluster.queues.model import WorkflowTask
+from cluster.queues.model import PollStatus, WorkflowTask
 from cluster.times import iso_ms
 from cluster.workflows.commands import check_fields
+from nodes.api import update_validations
 from nodes.api.call import Call
 from nodes.api.compression import ENCODINGS, compress
 from nodes.api.discovery import HISTORY_COMPRESSION_THRESHOLD
@@ -77,7 +79,14 @@ async def poll(call: Call) -> Reply:
     """``POST /api/worker/workflow-tasks/poll``."""
     body = call.fields(WorkflowPollFields)
     page_size = _page_size(call, body.history_page_size)
-    result = await find_task(call, body, TaskKind.WORKFLOW, page_size)
+    find = partial(find_task, call, body, TaskKind.WORKFLOW, page_size)
+    if update_validations.TASK_KIND in (body.task_kinds or ()):
+        found = await update_validations.beside(call, body, find)
+        if isinstance(found, dict):
+            return Reply({"task": found, "poll_status": PollStatus.LEASED.value})
+        result = found
+    else:
+        result = await find()
     task = result.task
     shown = _show(task, body.accept_history_encoding) if isinstance(task, WorkflowTask) else None
     return Reply(answer(result, shown), retry_after=result.retry_after)

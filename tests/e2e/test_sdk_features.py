@@ -14,6 +14,7 @@ from durable_workflow import (
     Client,
     SignalFailed,
     UpdateFailed,
+    UpdateRejected,
     WorkflowCancelled,
     WorkflowTerminated,
 )
@@ -180,6 +181,23 @@ async def test_an_update_that_fails_tells_its_caller_and_changes_nothing(bench: 
     assert "UpdateApplied" not in await bench.types()
     await bench.signal("stop")
     assert await bench.result() == [0, 0]
+
+
+async def test_validators_approve_before_an_update_is_accepted(bench: Bench) -> None:
+    await bench.start("guarded")
+
+    async def add(client: Client, amount: int) -> Any:
+        return (await client.update_workflow(bench.queue, "add", args=[amount], wait_for="completed"))[
+            "result"
+        ]
+
+    assert await bench.ask(lambda client: add(client, 6)) == 6
+    for refused in (3, 6):
+        with pytest.raises(UpdateRejected, match=f"6 and {refused} do not go together"):
+            await bench.ask(lambda client, refused=refused: add(client, refused))
+    assert await bench.ask(lambda client: add(client, 4)) == 10
+    assert await bench.result() == 10
+    assert (await bench.types()).count("UpdateAccepted") == 2
 
 
 async def test_children_side_by_side_and_one_that_fails(bench: Bench) -> None:
