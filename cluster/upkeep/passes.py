@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from cachetools import TTLCache
+
 from cluster.errors import HeadraceError
 from cluster.store.store import Store
 from cluster.upkeep.due import DueWork
@@ -20,6 +22,8 @@ from cluster.workflows.engine import Engine
 SCAN_LIMIT: Final = 25
 """Runs a pass looks at when it is not told which."""
 TIMEOUT_LIMIT: Final = 100
+RECENT_NAMESPACES: Final = 256
+RECENT_SECONDS: Final = 5.0
 POLICY: Final = {
     "redispatch_after_seconds": 3,
     "loop_throttle_seconds": 5,
@@ -63,6 +67,7 @@ class Passes:
         self._store = store
         self._engine = engine
         self._due = due
+        self._recent: TTLCache[str, Candidates] = TTLCache(RECENT_NAMESPACES, RECENT_SECONDS)
 
     # -- repair -----------------------------------------------------------------------------
 
@@ -80,6 +85,13 @@ class Passes:
             if found and (repairing.missing_tasks(*found) or repairing.missing_timers(*found)):
                 lacking.append(run_id)
         return Candidates(overdue, failing, lacking)
+
+    async def recent_candidates(self, namespace: str) -> Candidates:
+        """What :meth:`repair_candidates` found within the last few seconds; for those who ask often."""
+        found = self._recent.get(namespace)
+        if found is None:
+            found = self._recent[namespace] = await self.repair_candidates(namespace)
+        return found
 
     async def failing_runs(self, namespace: str, limit: int) -> list[str]:
         """Runs whose workflow task fails again and again, the worst of each partition first."""

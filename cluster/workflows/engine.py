@@ -39,3 +39,8 @@ class Engine(Starts, WorkflowTaskAnswers, ActivityAnswers, ClientAnswers, RunCar
         super().__init__(store, clock, runs, leases, random)
         self._limits = limits
         self._update_waits = {}
+
+    @property
+    def limits(self) -> Limits:
+        """The structural limits of runs."""
+        return self._limits

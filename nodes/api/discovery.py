@@ -6,6 +6,7 @@ Only what works is advertised: clients switch behaviour on by it (sdk-wire 1.5).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from cluster.workflows.commands import COMMAND_TYPES
 from nodes.api import compression
 from nodes.api.auth import credentials
 from nodes.api.call import Call
+from nodes.api.fleet_info import task_repair, worker_fleet
 from nodes.api.ports import NodePort
 from nodes.api.routes import Reply
 from nodes.api.versions import CONTROL_VERSION, WORKER_VERSION
@@ -155,6 +157,7 @@ async def cluster_info(call: Call) -> Reply:
                 "activity_retry_policy": True,
                 "non_retryable_failures": True,
                 "history_retention": True,
+                "history_export": True,
                 "payload_codec_envelope": True,
                 "payload_codec_envelope_responses": True,
                 "payload_codecs": ["avro"],
@@ -170,6 +173,9 @@ async def cluster_info(call: Call) -> Reply:
                 "max_pending_activities": settings.max_pending_activities,
                 "max_pending_children": settings.max_pending_children,
             },
+            "structural_limits": asdict(call.node.engine.limits),
+            "worker_fleet": await worker_fleet(call),
+            "task_repair": await task_repair(call),
             "client_compatibility": _client_compatibility(),
             "auth_composition_contract": _AUTH_COMPOSITION,
             "control_plane": {

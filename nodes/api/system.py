@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 from annotated_types import Ge, MaxLen, MinLen
 
 from cluster.times import iso_seconds
-from cluster.upkeep.passes import POLICY, SCAN_LIMIT, RepairReport
+from cluster.upkeep.passes import POLICY, SCAN_LIMIT, Candidates, RepairReport
 from cluster.workflows.retention import Pruned, cutoff_ms, show
 from nodes.api.call import Call
 from nodes.api.fields import Fields, Integer, Trimmed
@@ -47,12 +47,12 @@ def _capped(limit: int | None) -> int:
 
 async def repair_status(call: Call) -> Reply:
     """``GET /api/system/repair``."""
-    return Reply({"policy": POLICY, "candidates": await repair_candidates(call)})
-
-
-async def repair_candidates(call: Call) -> dict[str, Any]:
-    """Counts of what a repair pass would look at."""
     found = await call.node.passes.repair_candidates(call.namespace)
+    return Reply({"policy": POLICY, "candidates": show_candidates(found)})
+
+
+def show_candidates(found: Candidates) -> dict[str, Any]:
+    """Counts of what a repair pass would look at."""
     total = found.existing + len(found.lacking)
     return {
         "existing_task_candidates": found.existing,

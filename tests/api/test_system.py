@@ -282,3 +282,32 @@ async def test_only_admins_use_system_routes(another_node: OpenNode, path: str) 
         admin = await client.control(method, f"/api/system/{path}", {}, authorization="Bearer a")
 
     assert (operator.status, admin.status) == (403, 200)
+
+
+async def test_cluster_info_tells_of_the_namespace(client: Client) -> None:
+    metrics = {"host": "vm", "process_id": 7}
+    await client.worker("POST", "register", WORKER | {"build_id": "b1", "process_metrics": metrics})
+
+    info = (await client.send("GET", "/api/cluster/info")).body
+    other = (await client.send("GET", "/api/cluster/info", headers={"x-namespace": "nowhere"})).body
+
+    fleet = info["worker_fleet"]
+    assert (fleet["namespace"], fleet["active_workers"], fleet["active_worker_scopes"]) == ("default", 1, 1)
+    assert (fleet["queues"], fleet["build_ids"]) == (["jobs"], ["b1"])
+    entry = fleet["workers"][0]
+    assert (entry["queue"], entry["supported"], entry["host"], entry["process_id"]) == (
+        "jobs",
+        ["b1"],
+        "vm",
+        7,
+    )
+    assert other["worker_fleet"]["workers"] == []
+    repair = info["task_repair"]
+    assert repair["policy"]["scan_strategy"] == "scope_fair_round_robin"
+    assert (repair["candidates"]["total_candidates"], repair["candidates"]["scan_pressure"]) == (0, False)
+    assert info["structural_limits"]["pending_activity_count"] == 2000
+    assert (
+        info["capabilities"]["queries"]
+        is info["worker_protocol"]["server_capabilities"]["query_tasks"]
+        is True
+    )

@@ -18,7 +18,9 @@ from cluster.queues.model import PollRequest, PollResult, PollStatus
 from cluster.settings import Settings
 from cluster.store.keys import Keys
 from cluster.store.store import Store
+from cluster.upkeep.passes import Candidates
 from cluster.workers import WorkerStore
+from cluster.workflows.limits import Limits
 from nodes.api.messages import Request, Response
 from nodes.api.metrics import Metrics
 from nodes.api.pipeline import Pipeline
@@ -57,8 +59,12 @@ class MemoryStore:
                     return 0
                 self.hashes.setdefault(key, {})[rest[0]] = bytes(rest[1])
                 return 1
+            case "HMGET":
+                return [table.get(part) for part in rest]
             case "SISMEMBER":
                 return int(rest[0] in table)
+            case "SMISMEMBER":
+                return [int(part in table) for part in rest]
             case "EXISTS":
                 return int(bool(table))
             case "SET":
@@ -114,6 +120,8 @@ class MemoryStore:
 class FakeEngine:
     """Answers every call with ``answers[name]``, raises it when it is an exception."""
 
+    limits = Limits()
+
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
@@ -144,6 +152,10 @@ class FakePolls:
         return self.result
 
 
+async def _healthy(_namespace: str) -> Candidates:
+    return Candidates(0, [], [])
+
+
 async def _nothing(*_: Any) -> None:
     return None
 
@@ -169,6 +181,8 @@ class FakeNode:
         self.contracts = Contracts(Fleet(store, self.clock.now_ms, 60_000))
         self.cohorts = Cohorts(store)
         self.retention = SimpleNamespace(take_turn=_nothing)
+        self.fleet = Fleet(store, self.clock.now_ms, 60_000)
+        self.passes = SimpleNamespace(recent_candidates=_healthy)
 
 
 @dataclass(frozen=True)
