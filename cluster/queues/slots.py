@@ -26,7 +26,8 @@ from cluster.queues import claims
 from cluster.queues.heads import Mark
 from cluster.queues.rpc_run import RpcRun
 from cluster.queues.slot_claims import SlotGroup, StepClaim, StepClaims, Want, claim_steps
-from cluster.queues.stream_workers import NameKind, Skills, SlotKind, StreamWorker
+from cluster.queues.slot_kind import SlotKind
+from cluster.queues.stream_workers import NameKind, Skills, StreamWorker
 from cluster.queues.watches import Watch
 from cluster.store.keys import QueueName, encode
 from cluster.store.store import Store

@@ -9,13 +9,6 @@ from enum import StrEnum
 from cluster.store.keys import encode
 
 
-class SlotKind(StrEnum):
-    """What a slot stream may be given."""
-
-    STEP_AND_RPC = "step_and_rpc"
-    RPC_ONLY = "rpc_only"
-
-
 class NameKind(StrEnum):
     """What an unsupported name is the name of."""
 

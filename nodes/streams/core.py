@@ -14,7 +14,7 @@ from typing import Final, assert_never
 
 import msgspec
 
-from cluster.queues.stream_workers import SlotKind
+from cluster.queues.slot_kind import SlotKind
 from nodes.streams.codec import ProtocolError, decode, encode, limits
 from nodes.streams.frames import (
     Cancel,

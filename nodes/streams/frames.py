@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from cluster.queues.stream_workers import SlotKind
+from cluster.queues.slot_kind import SlotKind
 
 SlotId = Annotated[int, msgspec.Meta(ge=1, le=2_147_483_647)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]

@@ -22,8 +22,9 @@ from cluster.membership.housekeeping import HeldPartition
 from cluster.queues.declines import Declines
 from cluster.queues.presence import Presence
 from cluster.queues.slot_claims import StepClaim
+from cluster.queues.slot_kind import SlotKind
 from cluster.queues.slots import Slot, SlotMatcher
-from cluster.queues.stream_workers import SlotKind, StreamWorker
+from cluster.queues.stream_workers import StreamWorker
 from cluster.settings.schema import MatchingSettings
 from cluster.store.store import Store
 from cluster.upkeep.orphans import Orphan, Orphanage, find_orphans
