@@ -11,12 +11,12 @@ import secrets
 from typing import Any, Final
 
 import structlog
-import trio
 
 from cluster.admission.tickets import adopt
 from cluster.ids import TaskKind
 from cluster.store.keys import encode
 from cluster.store.store import Store
+from cluster.store.together import together
 
 log = structlog.get_logger(__name__)
 
@@ -44,9 +44,8 @@ class Counting:
             return True
         if not mine:
             return False
-        async with trio.open_nursery() as nursery:
-            for partition in range(self._store.keys.partitions):
-                nursery.start_soon(self._begin_in, partition, namespace, kind, who)
+        everywhere = range(self._store.keys.partitions)
+        await together(lambda partition: self._begin_in(partition, namespace, kind, who), everywhere)
         opened = bool(await self._switch(namespace, kind, "open", who))
         if opened:
             log.info("leases are counted", namespace=namespace, kind=kind.name.lower())

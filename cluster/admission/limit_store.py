@@ -9,10 +9,10 @@ the version too, and every partition knows the newest (D3).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import product
 from typing import Any, Final
 
 import orjson
-import trio
 
 from cluster.admission.limits import LEASE_LIMITS, LimitBook, LimitName
 from cluster.errors import StoreUnavailable
@@ -21,6 +21,7 @@ from cluster.record_cache import RecordCache, change_message
 from cluster.settings.schema import Settings
 from cluster.store.keys import decode, encode
 from cluster.store.store import Store
+from cluster.store.together import together
 
 FAMILY: Final = "limits"
 TRIES: Final = 10
@@ -101,10 +102,8 @@ class LimitStore:
 
     async def announce(self, namespace: str, version: int) -> None:
         """Make every partition refuse claims under a version older than this one."""
-        async with trio.open_nursery() as nursery:
-            for partition in range(self._store.keys.partitions):
-                for kind in TaskKind:
-                    nursery.start_soon(self._announce, partition, kind, namespace, version)
+        places = product(range(self._store.keys.partitions), TaskKind)
+        await together(lambda place: self._announce(*place, namespace, version), places)
         await self._store.call("HSET", self._store.keys.terms(namespace), "told", version, idempotent=True)
 
     async def _announce(self, partition: int, kind: TaskKind, namespace: str, version: int) -> None:

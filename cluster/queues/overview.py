@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, Final
 
 import msgpack
-import trio
 
 from cluster.ids import TaskKind
 from cluster.store.keys import decode, encode
 from cluster.store.store import Store
+from cluster.store.together import together
 
 CHUNK: Final = 50
 MOST_LEASES: Final = 50
@@ -84,9 +85,7 @@ async def queue_names(store: Store, namespace: str) -> set[str]:
             if kind in HTTP_KINDS:
                 names.add(decode(name))
 
-    async with trio.open_nursery() as nursery:
-        for partition in range(store.keys.partitions):
-            nursery.start_soon(look, partition)
+    await together(look, range(store.keys.partitions))
     return names
 
 
@@ -101,7 +100,9 @@ async def look_at(
     names = list(queues)
     chunks = [names[start : start + CHUNK] for start in range(0, len(names), CHUNK)] or [[]]
 
-    async def look(partition: int, chunk: Sequence[str], count_all: bool) -> None:
+    async def look(place: tuple[int, int]) -> None:
+        partition, number = place
+        chunk = chunks[number]
         reply = await store.run(
             "overview",
             [store.keys.touch(partition)],
@@ -112,7 +113,7 @@ async def look_at(
                 "".join(HTTP_KINDS),
                 MOST_LEASES if with_leases else 0,
                 REDISPATCH_AFTER_SECONDS * 1000,
-                "all" if count_all else "",
+                "all" if number == 0 else "",
             ],
             idempotent=True,
         )
@@ -123,10 +124,7 @@ async def look_at(
         for row in rows:
             _merge(overview.of(chunk[row[1]], TaskKind(row[0].decode())), row)
 
-    async with trio.open_nursery() as nursery:
-        for partition in range(store.keys.partitions):
-            for index, chunk in enumerate(chunks):
-                nursery.start_soon(look, partition, chunk, index == 0)
+    await together(look, product(range(store.keys.partitions), range(len(chunks))))
     for content in overview.queues.values():
         expired = overview.now_ms
         content.leases.sort(key=lambda lease: (lease.expires_at_ms > expired, lease.task_id))
