@@ -56,6 +56,11 @@ class FlowEnds:
         for listener in self._listeners.get(channel.rpartition(":")[2], ()):
             listener.ring()
 
+    @property
+    def listeners(self) -> int:
+        """How many wait here now."""
+        return sum(len(listeners) for listeners in self._listeners.values())
+
     def close(self) -> None:
         """Let everybody go: this node is leaving."""
         self.closed = True

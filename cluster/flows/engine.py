@@ -47,6 +47,11 @@ class FlowEngine(Starts, Finishing, Rpcs):
         super().__init__(store, clock, random, limits=limits, placement=placement)
         self._ends = FlowEnds(store)
 
+    @property
+    def waits(self) -> int:
+        """How many clients wait at this node for a flow to end."""
+        return self._ends.listeners
+
     def close(self) -> None:
         """End all waits: this node is leaving."""
         self._ends.close()

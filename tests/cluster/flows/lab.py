@@ -102,9 +102,12 @@ class Lab:
         sticky = QueueName("t", self.namespace, worker)
         only = frozenset(types) or None
         group = SlotGroup(worker, most, (Want(queue, only), Want(sticky)))
-        partitions = list(range(self.store.keys.partitions))
-        reply = await claim_steps(self.store, SESSION, partitions, [group], most)
-        return [HandOut(claim, worker, orjson.loads(claim.body)) for claim in reply.claims]
+        everywhere = list(range(self.store.keys.partitions))
+        taken: list[HandOut] = []
+        for partitions in [[p] for p in everywhere] if self.store.clustered else [everywhere]:
+            reply = await claim_steps(self.store, SESSION, partitions, [group], most - len(taken))
+            taken += [HandOut(claim, worker, orjson.loads(claim.body)) for claim in reply.claims]
+        return taken
 
     async def take_one(self, *types: str, worker: str = "w1") -> HandOut:
         (taken,) = await self.take(*types, worker=worker)
