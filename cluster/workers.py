@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +27,10 @@ RECEIPT_SECONDS: Final = 600
 """How long a deregistration is remembered, so that repeating it gives the same receipt."""
 
 _FAMILY: Final = "worker"
+
+
+Release = Callable[[str, str, str], Awaitable[int]]
+"""Gives back the workflow tasks of (namespace, task queue, worker); returns how many."""
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -154,8 +158,10 @@ class WorkerStore:
             raise _not_registered(worker_id, status=404)
         return registration
 
-    async def deregister(self, namespace: str, worker_id: str, token: str | None) -> Receipt:
-        """Forget a worker.
+    async def deregister(
+        self, namespace: str, worker_id: str, token: str | None, release: Release | None = None
+    ) -> Receipt:
+        """Forget a worker, then give back its workflow tasks through ``release``.
 
         With a token, the call is fenced and may be repeated: the same token gives the same receipt,
         an unknown worker gives one too, another token raises Refused (409). Without a token, an
@@ -167,13 +173,16 @@ class WorkerStore:
                 return await self._earlier_receipt(namespace, worker_id, token)
             current = await self._swap(namespace, worker_id, expected, b"")
             if current is None:
-                receipt = Receipt(worker_id=worker_id)
+                old = decode_registration(expected)
+                released = 0 if release is None else await release(namespace, old.task_queue, worker_id)
+                receipt = Receipt(worker_id=worker_id, recovered_workflow_task_count=released)
                 await self._keep_receipt(namespace, token, receipt)
                 return receipt
             expected = current
         if token is None:
             raise Refused("worker_not_found", "Worker not found.", status=404, worker_id=worker_id)
-        return Receipt(worker_id=worker_id)
+        kept = await self._kept_receipt(namespace, worker_id, token)
+        return kept or Receipt(worker_id=worker_id)
 
     async def admit(
         self, namespace: str, worker_id: str, task_queue: str, build_id: str | None
@@ -291,15 +300,19 @@ class WorkerStore:
         await self._store.call("SET", key, raw, "EX", RECEIPT_SECONDS, idempotent=True)
 
     async def _earlier_receipt(self, namespace: str, worker_id: str, token: str) -> Receipt:
-        key = self._store.keys.receipt(_digest(namespace, worker_id, token))
-        raw = await self._store.call("GET", key, idempotent=True)
-        if raw is None:
+        receipt = await self._kept_receipt(namespace, worker_id, token)
+        if receipt is None:
             raise Refused(
                 "registration_token_mismatch",
                 "The worker has registered again since this token was given out.",
                 worker_id=worker_id,
             )
-        return msgspec.json.decode(raw, type=Receipt)
+        return receipt
+
+    async def _kept_receipt(self, namespace: str, worker_id: str, token: str) -> Receipt | None:
+        key = self._store.keys.receipt(_digest(namespace, worker_id, token))
+        raw = await self._store.call("GET", key, idempotent=True)
+        return None if raw is None else msgspec.json.decode(raw, type=Receipt)
 
 
 def _digest(namespace: str, worker_id: str, token: str) -> str:

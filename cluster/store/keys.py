@@ -237,6 +237,9 @@ class Keys:
     def leases(self, partition: int) -> str:
         return f"{self.base(partition)}:leases"
 
+    def queue_leases(self, partition: int, kind: str, namespace: str, queue: str) -> str:
+        return f"{self.base(partition)}:lq:{kind}:{encode(namespace)}:{encode(queue)}"
+
     def held(self, partition: int) -> str:
         return f"{self.base(partition)}:held"
 

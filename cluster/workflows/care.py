@@ -8,7 +8,7 @@ from typing import Final
 from cluster.errors import Refused
 from cluster.ids import TaskKind, parse_task_id, partition_of_run
 from cluster.store.transaction import Transaction
-from cluster.workflows import deadlines, repairing
+from cluster.workflows import deadlines, machine, repairing
 from cluster.workflows.changes import Changes
 from cluster.workflows.deciding import Step, expect_workflow_task
 from cluster.workflows.decision import Decision
@@ -22,6 +22,9 @@ from cluster.workflows.time_decisions import TimeDecisions
 INSPECT_CHUNK: Final = 100
 """Open items looked at per script (H6)."""
 REPAIR_ROUNDS: Final = 5
+RELEASE_LIMIT: Final = 1_000
+"""Leases of a queue and partition among which those of a leaving worker are looked for (H6)."""
+DEREGISTERED: Final = "worker_deregistered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +74,7 @@ class RunCare(TimeDecisions):
                 done += Repaired(existing=1)
             if findings.lapsed() or findings.due():
                 continue
-            lacking = repairing.missing_tasks(run, findings) or repairing.missing_timers(run, findings)
-            if not lacking and not run.state.task_waiting:
+            if not repairing.lacks(run, findings):
                 return done
             done += await self._mend(run, findings, command_id)
         return done
@@ -136,6 +138,42 @@ class RunCare(TimeDecisions):
 
         outcome = await self.decide(Step(run_id, decide, expect, orphan=gone), fresh=True)
         return str(outcome.get("outcome", "archive_not_needed"))
+
+    async def release_workflow_tasks(self, namespace: str, queue: str, owner: str) -> int:
+        """Make the workflow tasks leased to a worker ready again, because it is gone; returns how many.
+
+        Where this node fails on the way, their leases run out.
+        """
+        keys, released = self._store.keys, 0
+        for partition in range(keys.partitions):
+            owned = await self._store.run(
+                "owned",
+                [keys.queue_leases(partition, TaskKind.WORKFLOW, namespace, queue)],
+                [keys.base(partition), owner, RELEASE_LIMIT],
+                idempotent=True,
+            )
+            for task_id in owned:
+                released += await self._release(task_id.decode(), owner)
+        return released
+
+    async def _release(self, task_id: str, owner: str) -> int:
+        def decide(snapshot: Snapshot) -> Changes | None:
+            lease = snapshot.task
+            if lease.state != "l" or lease.owner != owner:
+                return None
+            now_us = self._clock.now_us()
+            changes = machine.workflow_task_lapsed(snapshot.run, lease, now_us, DEREGISTERED)
+            changes.outcome["released"] = 1
+            return changes
+
+        def expect(tx: Transaction, snapshot: Snapshot) -> None:
+            lease = snapshot.task
+            tx.expect_task(task_id, "l", lease.attempt, lease.delivery, owner)
+
+        run_id = task_id.rpartition("-")[0]
+        step = Step(run_id, decide, expect, task_id=task_id, ends=task_id, orphan=_nothing)
+        outcome = await self.decide(step, fresh=True)
+        return int(outcome.get("released", 0))
 
     async def time_out_activity(self, namespace: str, execution_id: str) -> TimeoutResult:
         """Enforce a deadline of an activity that was reached (server-behaviour 5.10, 8.7)."""

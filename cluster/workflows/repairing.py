@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from cluster.ids import TaskId, TaskKind
 from cluster.workflows import deadlines
 from cluster.workflows.changes import Arm, Changes, Disarm, ReadyActivityTask, ReadyWorkflowTask
-from cluster.workflows.decision import RUN_TIMER, TASK_TIMER, Decision, activity_timer, timer_timer
+from cluster.workflows.decision import (
+    RUN_TIMER,
+    TASK_TIMER,
+    Decision,
+    activity_timer,
+    timer_timer,
+    wait_timer,
+)
 from cluster.workflows.events import EventType
 from cluster.workflows.records import Lease, Run
 
@@ -64,6 +71,7 @@ def expected_tasks(run: Run) -> list[str]:
 def expected_timers(run: Run) -> dict[str, int]:
     """Timers that must be set, and when they are due."""
     timers = {timer_timer(step): timer.fire_at_ms for step, timer in run.timers.items()}
+    timers |= {wait_timer(wait.step): wait.due_ms for wait in run.state.waits if wait.due_ms}
     for step, activity in run.activities.items():
         if activity.waiting:
             timers[activity_timer(step)] = activity.ready_at_ms
@@ -82,17 +90,29 @@ def missing_timers(run: Run, found: Findings) -> dict[str, int]:
     return {name: due for name, due in expected_timers(run).items() if found.timers[name] is None}
 
 
+def backs_off(run: Run) -> bool:
+    """Whether the open workflow task waits because it failed."""
+    return run.state.task_waiting and run.state.task_failures > 0
+
+
+def lacks(run: Run, found: Findings) -> bool:
+    """Whether there is anything to mend."""
+    return bool(missing_tasks(run, found) or missing_timers(run, found)) or backs_off(run)
+
+
 def mend(run: Run, found: Findings, task_lease: Lease, now_us: int, command_id: str | None) -> Changes | None:
     """Brings back what is missing, and ends the back-off of a failing workflow task.
+
+    A workflow task that was never tried, because its run starts later, keeps waiting.
 
     None when the run is closed or lacks nothing. The caller has to make sure that ``found`` still
     holds when this is stored.
     """
     if run.state.status.closed:
         return None
-    tasks, timers = missing_tasks(run, found), missing_timers(run, found)
-    if not (tasks or timers or run.state.task_waiting):
+    if not lacks(run, found):
         return None
+    tasks, timers = missing_tasks(run, found), missing_timers(run, found)
     decision = Decision(run, now_us, task_lease)
     mended = list(_mend_tasks(decision, run, tasks))
     for name, due in timers.items():
@@ -106,13 +126,13 @@ def mend(run: Run, found: Findings, task_lease: Lease, now_us: int, command_id: 
             "timers": sorted(timers),
         },
     )
-    return decision.changes({"existing": int(run.state.task_waiting), "missing": len(tasks) + len(timers)})
+    return decision.changes({"existing": int(backs_off(run)), "missing": len(tasks) + len(timers)})
 
 
 def _mend_tasks(decision: Decision, run: Run, missing: list[str]) -> Iterator[str]:
     state = run.state
     workflow_task = decision.workflow_task_id()
-    if state.task_waiting or workflow_task in missing:
+    if backs_off(run) or workflow_task in missing:
         if state.task_waiting:
             decision.set(task_waiting=False)
             decision.effects.append(Disarm(TASK_TIMER))

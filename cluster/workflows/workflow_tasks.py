@@ -66,6 +66,7 @@ UPDATE_TRIES: Final = 3
 WAITING_FOR_HISTORY: Final = "WorkflowTaskWaitingForHistory"
 """Failure type by which the SDK says that there is nothing to do before something new happens."""
 
+LAPSED: Final = "expired_workflow_task_lease"
 MAX_STEP_GAP: Final = 1000
 """Steps a parallel group may leave out before it. The SDK counts some commands that take no step."""
 
@@ -177,8 +178,9 @@ def fail_workflow_task(run: Run, lease: Lease, failure: Mapping[str, Any], now_u
     )
 
 
-def workflow_task_lapsed(run: Run, lease: Lease, now_us: int) -> Changes:
-    """The lease ran out: the same task is ready again, and what came meanwhile joins the history."""
+def workflow_task_lapsed(run: Run, lease: Lease, now_us: int, trigger: str = LAPSED) -> Changes:
+    """The lease ran out, or is ended early (``trigger`` says why): the same task is ready again, and
+    what came meanwhile joins the history."""
     if not is_open(run, lease.task_id) or run.state.task_waiting:
         return untouched(run, DropTask(lease.task_id))
     decision = Decision(run, now_us)
@@ -189,7 +191,7 @@ def workflow_task_lapsed(run: Run, lease: Lease, now_us: int) -> Changes:
             "workflow_task_id": lease.task_id,
             "workflow_task_attempt": lease.attempt,
             "lease_owner": lease.owner,
-            "metadata": {"trigger": "expired_workflow_task_lease"},
+            "metadata": {"trigger": trigger},
         },
     )
     decision.set(task_attempt=lease.attempt + 1)

@@ -42,8 +42,16 @@ async def describe_worker(call: Call) -> Reply:
 
 async def deregister_worker(call: Call) -> Reply:
     """``DELETE /api/workers/{worker_id}``: an operator forgets a worker, whatever it is doing."""
-    receipt = await call.node.workers.deregister(call.namespace, call.parameters["worker_id"], None)
-    return Reply({"worker_id": receipt.worker_id, "outcome": "deregistered"})
+    receipt = await call.node.workers.deregister(
+        call.namespace, call.parameters["worker_id"], None, call.node.engine.release_workflow_tasks
+    )
+    return Reply(
+        {
+            "worker_id": receipt.worker_id,
+            "outcome": "deregistered",
+            "recovered_workflow_task_count": receipt.recovered_workflow_task_count,
+        }
+    )
 
 
 def show_worker(view: WorkerView) -> dict[str, Any]:

@@ -183,7 +183,9 @@ async def remove(call: Call) -> Reply:
 
 
 async def _deregister(call: Call, token: str | None) -> Reply:
-    receipt = await call.node.workers.deregister(call.namespace, call.parameters["worker_id"], token)
+    receipt = await call.node.workers.deregister(
+        call.namespace, call.parameters["worker_id"], token, call.node.engine.release_workflow_tasks
+    )
     body: dict[str, Any] = {
         "worker_id": receipt.worker_id,
         "outcome": "deregistered",

@@ -139,3 +139,44 @@ async def test_only_admins_forget_workers(another_node: OpenNode, role: str) -> 
 
     assert listed.status == 200
     assert removed.status == (404 if role == "admin" else 403)
+
+
+async def test_a_leaving_worker_gives_its_workflow_tasks_back(node: Node, client: Client) -> None:
+    token = (await client.worker("POST", "register", WORKER)).body["registration_token"]
+    await _register(client, worker_id="w2")
+    for number in range(3):
+        body = {"workflow_type": "t", "workflow_id": f"f{number}", "task_queue": "jobs"}
+        await client.control("POST", "/api/workflows", body)
+    tasks = [
+        (
+            await client.worker("POST", "workflow-tasks/poll", {"worker_id": worker, "task_queue": "jobs"})
+        ).body["task"]
+        for worker in ("w1", "w1", "w2")
+    ]
+
+    path = "registrations/w1/deregister"
+    receipts = [
+        (await client.worker("POST", path, {"registration_token": token})).body[
+            "recovered_workflow_task_count"
+        ]
+        for _ in range(2)
+    ]
+    stale = await client.worker(
+        "POST",
+        f"workflow-tasks/{tasks[0]['task_id']}/complete",
+        {"lease_owner": "w1", "workflow_task_attempt": 1, "commands": [{"type": "complete_workflow"}]},
+    )
+    again = [
+        (await client.worker("POST", "workflow-tasks/poll", {"worker_id": "w2", "task_queue": "jobs"})).body[
+            "task"
+        ]
+        for _ in range(3)
+    ]
+
+    assert receipts == [2, 2]
+    assert (stale.status, stale.body["reason"]) == (409, "task_not_leased")
+    assert [task and task["workflow_task_attempt"] for task in again] == [2, 2, None]
+    assert {task["task_id"] for task in again[:2]} == {task["task_id"] for task in tasks[:2]}
+    repaired = again[0]["history_events"][-1]
+    assert repaired["event_type"] == "RepairRequested"
+    assert repaired["payload"]["metadata"] == {"trigger": "worker_deregistered"}

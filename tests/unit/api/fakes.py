@@ -126,6 +126,9 @@ class FakeEngine:
         self.answers: dict[str, Any] = {}
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
 
+    async def release_workflow_tasks(self, *_: str) -> int:
+        return 0
+
     def __getattr__(self, name: str) -> Any:
         async def answer(*args: Any, **kwargs: Any) -> Any:
             self.calls.append((name, args, kwargs))
