@@ -345,3 +345,36 @@ async def test_a_lease_limit_is_kept_busy(valkey_url: str, prefix: str) -> None:
         took = trio.current_time() - began
         nursery.cancel_scope.cancel()
     assert took < tasks / limit * hold / 0.9
+
+
+@pytest.mark.timeout(120)
+async def test_a_parked_poll_gets_its_task_when_the_minute_turns(valkey_url: str, prefix: str) -> None:
+    """O12, on the clock of Redis: nothing more in this minute, and the first at once in the next."""
+    overrides = {"*": {"activity_tasks": {"max_dispatches_per_minute": 2}}}
+    settings = Settings(task_queue_admission_overrides=orjson.dumps(overrides).decode())
+    async with (
+        open_store(valkey_url, prefix=prefix, partitions=PARTITIONS) as store,
+        trio.open_nursery() as nursery,
+    ):
+        members = [await nursery.start(live, valkey_url, prefix, PARTITIONS, 5.0, settings) for _ in range(2)]
+        world = World(members, Lab(store), PARTITIONS)
+        await world.add(8)
+        seconds, _ = await store.call("TIME")
+        if int(seconds) % 60 > 57:
+            await trio.sleep(3)
+        claims: list[Claim] = []
+
+        async def park(member: Member) -> None:
+            claim = await member.poll(90)
+            assert claim is not None
+            claims.append(claim)
+
+        async with trio.open_nursery() as polls:
+            for number in range(4):
+                polls.start_soon(park, members[number % 2])
+        minutes = Counter(claim.leased_at_ms // 60_000 for claim in claims)
+        assert sorted(minutes.values()) == [2, 2]
+        assert max(minutes) == min(minutes) + 1
+        turned = sorted(claim.leased_at_ms for claim in claims)[2:]
+        assert all(at_ms % 60_000 < 1_000 for at_ms in turned)
+        nursery.cancel_scope.cancel()
