@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 
 from cluster.errors import Refused
-from cluster.ids import TaskId, TaskKind, partition_of_workflow
+from cluster.ids import TaskId, TaskKind, partition_of_run, partition_of_workflow
 from cluster.newest_first import LOOK_LIMIT, Part, Place, newest_first
 from cluster.paging import page_start, page_token
 from cluster.store.store import Store
@@ -141,6 +141,15 @@ class Visibility:
         events: list[bytes] = await self._store.call("LRANGE", key, 0, last, idempotent=True)
         return (run, events) if len(events) == run.state.history_length else None
 
+    async def last_events(self, run_id: str, count: int) -> list[dict[str, Any]]:
+        """The newest ``count`` events of a run, in order."""
+        partition = partition_of_run(run_id)
+        if partition is None or partition >= self._store.keys.partitions:
+            return []
+        key = self._store.keys.history(partition, run_id)
+        rows = await self._store.call("LRANGE", key, -count, -1, idempotent=True)
+        return [orjson.loads(raw) for raw in rows]
+
     async def describe_activity(self, namespace: str, activity_id: str) -> ActivityView:
         """A standalone activity. Raises Refused ``activity_not_found`` (404)."""
         missing = Refused(
@@ -162,21 +171,14 @@ class Visibility:
             raise missing
         ended: dict[str, Any] = {}
         if snapshot.run.state.status.closed:
-            page = await self._last_events(activity_id, run_id)
-            ended = next((payload for kind, payload in page if kind in _ACTIVITY_ENDS), {})
+            page = await self.last_events(run_id, 2)
+            ended = next((event["payload"] for event in page if event["event_type"] in _ACTIVITY_ENDS), {})
         return ActivityView(
             host=replace(host, run=snapshot.run),
             activity=snapshot.run.activities.get(ONLY_STEP),
             lease=snapshot.task,
             ended=ended,
         )
-
-    async def _last_events(self, workflow_id: str, run_id: str) -> list[tuple[str, dict[str, Any]]]:
-        """Type and payload of the run's last two events."""
-        partition = partition_of_workflow(workflow_id, self._store.keys.partitions)
-        key = self._store.keys.history(partition, run_id)
-        events = [orjson.loads(raw) for raw in await self._store.call("LRANGE", key, -2, -1, idempotent=True)]
-        return [(event["event_type"], event["payload"]) for event in events]
 
     async def history(
         self, namespace: str, workflow_id: str, run_id: str, *, page_size: int, token: str | None

@@ -35,6 +35,7 @@ OPERATIONS: Final[Mapping[str, OperationContract]] = {
     "describe": OperationContract(("workflow_id",)),
     "describe_run": OperationContract(("workflow_id",), ("run_id",)),
     "history": OperationContract(("workflow_id", "run_id"), ("next_page_token",)),
+    "debug_workflow": OperationContract(("workflow_id",), ("run_id", "diagnostic_status")),
     "list_runs": OperationContract(("workflow_id",)),
     "repair": OperationContract(("workflow_id",), ("outcome",)),
     "archive": OperationContract(("workflow_id",), ("outcome",)),

@@ -159,7 +159,7 @@ async def list_workflows(call: Call) -> Reply:
 async def describe(call: Call) -> Reply:
     """``GET /api/workflows/{workflow_id}``: the newest run."""
     view = await call.node.engine.describe(call.namespace, call.parameters["workflow_id"])
-    return Reply(_description(view, call.operations))
+    return Reply(describe_view(view, call.operations))
 
 
 async def describe_run(call: Call) -> Reply:
@@ -167,7 +167,7 @@ async def describe_run(call: Call) -> Reply:
     view = await call.node.engine.describe(
         call.namespace, call.parameters["workflow_id"], call.parameters["run_id"]
     )
-    return Reply(_description(view, call.operations))
+    return Reply(describe_view(view, call.operations))
 
 
 async def history(call: Call) -> Reply:
@@ -266,7 +266,8 @@ def _item(view: RunView) -> dict[str, Any]:
     }
 
 
-def _description(view: RunView, operations: frozenset[str]) -> dict[str, Any]:
+def describe_view(view: RunView, operations: frozenset[str]) -> dict[str, Any]:
+    """A run as describe shows it; ``operations`` are those this server offers."""
     info, state = view.run.info, view.run.state
     wait_kind, wait_reason = _wait(view)
     return {

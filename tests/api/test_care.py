@@ -221,3 +221,83 @@ async def _verify(bundle: Path) -> CompletedProcess[bytes]:
     return await trio.run_process(
         [str(command), str(bundle)], capture_stdout=True, capture_stderr=True, check=False
     )
+
+
+async def test_debugging_a_run(client: Client) -> None:
+    run_id = await _start(client, input=["x" * 5000])
+
+    async def status(query: str = "") -> dict[str, Any]:
+        answer = await client.control("GET", f"/api/workflows/w1/debug{query}")
+        assert answer.status == 200
+        assert answer.body["control_plane"]["diagnostic_status"] == answer.body["diagnostic_status"]
+        found: dict[str, Any] = answer.body
+        return found
+
+    ready = await status()
+    await _step(client, {"type": "schedule_activity", "activity_type": "a"})
+    waiting = await status("?include_last_event_payload=1")
+    attempt = (await client.worker("POST", "activity-tasks/poll", POLL)).body["task"]
+    failure = {"message": "no", "type": "Boom"}
+    claim = {"activity_attempt_id": attempt["activity_attempt_id"], "lease_owner": "w", "failure": failure}
+    await client.worker("POST", f"activity-tasks/{attempt['task_id']}/fail", claim)
+    task = await _poll(client)
+    running = await status()
+    body = {"lease_owner": "w", "workflow_task_attempt": 1, "failure": {"message": "bad replay"}}
+    await client.worker("POST", f"workflow-tasks/{task['task_id']}/fail", body)
+    failing = await status()
+    await client.worker("DELETE", "registrations/w")
+    await _verb(client, "terminate")
+    closed = (await client.control("GET", f"/api/workflows/w1/runs/{run_id}/debug")).body
+    unknown = await client.control("GET", "/api/workflows/w2/debug")
+
+    assert (ready["diagnostic_status"], ready["run_id"]) == ("workflow_task_ready", run_id)
+    assert ready["pending_workflow_tasks"][0]["status"] == "ready"
+    assert [poller["worker_id"] for poller in ready["task_queue"]["pollers"]] == ["w"]
+    assert "payload_preview" not in ready["last_event"]
+    assert waiting["diagnostic_status"] == "waiting"
+    assert waiting["pending_activities"][0]["status"] == "pending"
+    assert waiting["last_event"]["event_type"] == "ActivityScheduled"
+    assert '"activity_type":"a"' in waiting["last_event"]["payload_preview"]
+    assert waiting["execution"]["wait_kind"] == "activity"
+    assert running["diagnostic_status"] == "workflow_task_running"
+    assert (running["recent_failures"][0]["message"], running["pending_activities"]) == ("no", [])
+    assert failing["diagnostic_status"] == "workflow_task_failing"
+    assert failing["pending_workflow_tasks"][0]["last_error"]["message"] == "bad replay"
+    assert (closed["diagnostic_status"], closed["pending_workflow_tasks"]) == ("closed", [])
+    assert (unknown.status, unknown.body["reason"]) == (404, "instance_not_found")
+
+
+async def test_runs_of_a_chain_are_pruned_one_by_one(node: Node, client: Client) -> None:
+    first = await _start(client)
+    await _step(client, {"type": "continue_as_new"})
+    runs = (await client.control("GET", "/api/workflows/w1/runs")).body
+    second = runs["runs"][1]["run_id"]
+    await _step(client, DONE)
+
+    async def prune(*run_ids: str) -> list[Any]:
+        answer = await client.control("POST", "/api/system/retention/pass", {"run_ids": list(run_ids)})
+        return [result["outcome"] for result in answer.body["results"]]
+
+    assert (runs["run_count"], [run["run_number"] for run in runs["runs"]]) == (2, [1, 2])
+    assert [run["is_current_run"] for run in runs["runs"]] == [False, True]
+    assert await prune(first) == ["pruned"]
+    left = (await client.control("GET", "/api/workflows/w1/runs")).body
+    assert [run["run_id"] for run in left["runs"]] == [second]
+    assert (await client.control("GET", "/api/workflows/w1")).body["run_id"] == second
+    assert await prune(second) == ["pruned"]
+    assert (await client.control("GET", "/api/workflows/w1")).status == 404
+    assert await node.store.call("KEYS", f"{node.store.keys.prefix}:*:wf:*") == []
+
+
+async def test_the_older_run_stays_readable_when_the_newer_one_goes(client: Client) -> None:
+    first = await _start(client)
+    await _step(client, {"type": "continue_as_new"})
+    second = (await client.control("GET", "/api/workflows/w1")).body["run_id"]
+    await _step(client, DONE)
+    await client.control("POST", "/api/system/retention/pass", {"run_ids": [second]})
+
+    described = (await client.control("GET", "/api/workflows/w1")).body
+    again = await client.control("POST", "/api/workflows", {"workflow_type": "t", "workflow_id": "w1"})
+
+    assert described["run_id"] == first
+    assert (again.status, again.body["reason"]) == (409, "duplicate_not_allowed")

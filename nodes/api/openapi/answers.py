@@ -35,6 +35,10 @@ _RUN = (
     "started_at closed_at memo search_attributes actions"
 )
 _COMMAND = "workflow_id run_id outcome command_id command_status"
+_DEBUG: Final = (
+    "workflow_id run_id diagnostic_status execution pending_workflow_tasks pending_activities task_queue "
+    "recent_failures last_event"
+)
 _NO_RUN = "instance_not_found run_not_found"
 _NOT_ACTIVE = "run_not_active historical_run_command_rejected"
 _SIGNAL_CONFLICTS = f"{_NOT_ACTIVE} request_id_conflict structural_limit_exceeded"
@@ -131,6 +135,8 @@ ANSWERS: Final[Mapping[str, Answers]] = {
     "GET /api/workflows/{workflow_id}/runs/{run_id}/history/export": _ok(
         "schema schema_version exported_at workflow history_events integrity", refused={404: "run_not_found"}
     ),
+    "GET /api/workflows/{workflow_id}/debug": _ok(_DEBUG, refused={404: "instance_not_found"}),
+    "GET /api/workflows/{workflow_id}/runs/{run_id}/debug": _ok(_DEBUG, refused={404: "run_not_found"}),
     "POST /api/workflows/{workflow_id}/repair": _ok(_COMMAND, refused={404: _NO_RUN, 409: "run_not_active"}),
     "POST /api/workflows/{workflow_id}/archive": _ok(_COMMAND, refused={404: _NO_RUN, 409: "run_not_closed"}),
     **_on_run("signal/{signal_name}", _signal()),
