@@ -175,6 +175,8 @@ class Simulation:
                 self.channels.setdefault(channel, []).extend(values)
             case Take(channel, count):
                 del self.channels[channel][:count]
+                if not self.channels[channel]:
+                    del self.channels[channel]
             case Forget(channel):
                 self.channels.pop(channel, None)
 
@@ -286,12 +288,9 @@ class Simulation:
         assert set(state.waiting) == {k for k, phase in phases.items() if phase is Phase.WAITING}
         assert set(state.locked) == {k for k, phase in phases.items() if phase is Phase.LOCKED}
         for k, step in steps.items():
-            timed = step.wait is not None and any(not c.channel for c in step.wait.conditions)
+            timed = step.wait is not None and any(c.due_ms > self.now_ms for c in step.wait.conditions)
             leased = k in self.tasks and self.tasks[k].state == "l"
-            if step.phase is Phase.BACKOFF or timed or leased:
-                assert f"s{k}" in self.timers
-            else:
-                assert f"s{k}" not in self.timers
+            assert (f"s{k}" in self.timers) == (step.phase is Phase.BACKOFF or timed or leased)
         wanted: set[str] = set()
         for k in state.locked:
             names = set(steps[k].options.locks)

@@ -252,4 +252,4 @@ class Flows(RuleBasedStateMachine):
 
 
 TestFlows = Flows.TestCase
-TestFlows.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestFlows.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
