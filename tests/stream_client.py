@@ -228,6 +228,10 @@ class StreamClient:
                 await self._arrived.wait()
         raise AssertionError(f"it did not come; there is {self.frames}, ended: {self.ended}")
 
+    async def drop(self) -> None:
+        """Break the connection."""
+        await self.carrier.aclose()
+
     async def quiet(self, seconds: float, kind: str = "task") -> None:
         """Check that no frame of a type comes for a while."""
         with trio.move_on_after(seconds):

@@ -1,0 +1,259 @@
+"""The stream plane of several nodes over one store, without HTTP; workers talk through memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import trio
+
+from cluster.clock import Clock
+from cluster.errors import StoreError
+from cluster.flows.engine import FlowEngine, StartFlow
+from cluster.flows.planning import TIMERS as FLOW_TIMERS
+from cluster.flows.planning import Placement
+from cluster.flows.wire import read_options
+from cluster.queues.rpc_broker import NodeRpcBroker
+from cluster.queues.sticky import TIMERS as STICKY_TIMERS
+from cluster.queues.sticky import StickyTimers
+from cluster.settings.schema import MatchingSettings
+from cluster.store.store import Store, open_store
+from cluster.upkeep.due import DueWork
+from nodes.streams.codec import ProtocolError
+from nodes.streams.hub import StreamHub
+from tests.cluster.nodes import synchronized_clock
+from tests.stream_client import Frame, StreamClient
+
+NAMESPACE = "ns"
+PARTITIONS = 4
+LOOK_SECONDS = 0.02
+"""How often the lab's housekeeper looks for timers that are due."""
+
+
+@dataclass
+class Member:
+    """Membership as the streams see it, in the test's hands."""
+
+    incarnation: str
+    acting: bool = True
+
+    def may_act(self) -> bool:
+        return self.acting
+
+
+@dataclass
+class StreamNode:
+    """One node."""
+
+    store: Store
+    clock: Clock
+    member: Member
+    engine: FlowEngine
+    hub: StreamHub
+    rpc: NodeRpcBroker
+    due: DueWork
+    clients: trio.Nursery
+
+    @asynccontextmanager
+    async def connect(self, namespace: str = NAMESPACE) -> AsyncIterator[StreamClient]:
+        """A worker's connection; leaving the block breaks it."""
+        pipe = MemoryPipe()
+        scope = trio.CancelScope()
+        done = trio.Event()
+
+        async def serve() -> None:
+            with scope:
+                await self.hub.serve(pipe.node, namespace)
+            pipe.client.closed = 1000
+            await pipe.to_client.aclose()
+            done.set()
+
+        self.clients.start_soon(serve)
+        client = StreamClient(pipe.client)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.read)
+            yield client
+            nursery.cancel_scope.cancel()
+        scope.cancel()
+        with trio.CancelScope(shield=True):
+            await done.wait()
+
+    @asynccontextmanager
+    async def worker(
+        self, name: str, *flow_types: str | Frame, slots: int = 1, rpc_slots: int = 0
+    ) -> AsyncIterator[StreamClient]:
+        """A worker with registered slots, shared ones first; the partitions know it."""
+        async with self.connect() as client:
+            await client.hello(name, *flow_types)
+            if slots:
+                await client.open(*range(1, slots + 1))
+            if rpc_slots:
+                await client.open(*range(slots + 1, slots + rpc_slots + 1), kind="rpc_only")
+            with trio.fail_after(5):
+                await self.hub.presence.settled()
+            yield client
+
+    async def start(self, flow_type: str, step: str = "a", **fields: Any) -> str:
+        """A new flow; returns its id."""
+        if isinstance(fields.get("options"), dict):
+            fields["options"] = read_options(fields["options"])
+        started = await self.engine.start(
+            StartFlow(namespace=NAMESPACE, flow_type=flow_type, start_step=step, **fields)
+        )
+        return started.info.flow_id
+
+    async def steps(self, flow_id: str) -> list[tuple[str, str, int]]:
+        """(step type, state, attempt) of the open steps."""
+        view = await self.engine.describe(NAMESPACE, flow_id)
+        return [
+            (step.step_type, (view.tasks[step.k].state if step.k in view.tasks else ""), step.attempt)
+            for step in view.run.steps.values()
+        ]
+
+
+class _NodeEnd:
+    def __init__(
+        self, incoming: trio.MemoryReceiveChannel[bytes], outgoing: trio.MemorySendChannel[bytes]
+    ) -> None:
+        self._incoming, self._outgoing = incoming, outgoing
+
+    async def receive(self) -> bytes | None:
+        try:
+            return await self._incoming.receive()
+        except trio.EndOfChannel:
+            return None
+
+    async def send(self, message: bytes) -> None:
+        await self._outgoing.send(message)
+
+    async def close(self, failure: ProtocolError | None) -> None:
+        await self._outgoing.aclose()
+
+
+class _ClientEnd:
+    def __init__(
+        self, incoming: trio.MemoryReceiveChannel[bytes], outgoing: trio.MemorySendChannel[bytes]
+    ) -> None:
+        self._incoming, self._outgoing = incoming, outgoing
+        self.closed: int | None = None
+
+    async def receive(self) -> list[bytes]:
+        try:
+            return [await self._incoming.receive()]
+        except trio.EndOfChannel:
+            self.closed = 1000
+            return []
+
+    async def send(self, data: bytes) -> None:
+        await self._outgoing.send(data)
+
+    async def aclose(self) -> None:
+        await self._outgoing.aclose()
+
+
+class MemoryPipe:
+    """Both ends of a carrier."""
+
+    def __init__(self, room: float = 1000) -> None:
+        self.to_node, node_in = trio.open_memory_channel[bytes](room)
+        self.to_client, client_in = trio.open_memory_channel[bytes](room)
+        self.node = _NodeEnd(node_in, self.to_client)
+        self.client: Any = _ClientEnd(client_in, self.to_node)
+
+
+@dataclass
+class StreamLab:
+    nodes: list[StreamNode] = field(default_factory=list)
+
+    def __getitem__(self, index: int) -> StreamNode:
+        return self.nodes[index]
+
+
+@asynccontextmanager
+async def open_stream_lab(url: str, prefix: str, count: int = 2, **matching: Any) -> AsyncIterator[StreamLab]:
+    """``count`` nodes; ``matching`` are settings of that section, in seconds."""
+    settings = MatchingSettings.model_validate({"sticky_wait": 0.6, "dispatch_wait": 2.0, **matching})
+    members = [Member(f"node-{number}~1") for number in range(count)]
+    lab = StreamLab()
+    async with AsyncExitStack() as stack:
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        for number in range(count):
+            store = await stack.enter_async_context(open_store(url, prefix=prefix, partitions=PARTITIONS))
+            node = _node(store, await synchronized_clock(store), members, number, settings, nursery)
+            await nursery.start(node.hub.run)
+            await nursery.start(node.rpc.run)
+            nursery.start_soon(_keep_time, node)
+            lab.nodes.append(node)
+        yield lab
+        nursery.cancel_scope.cancel()
+
+
+def _node(
+    store: Store,
+    clock: Clock,
+    members: list[Member],
+    number: int,
+    settings: MatchingSettings,
+    nursery: trio.Nursery,
+) -> StreamNode:
+    member, random = members[number], Random(number)
+    behind: Callable[..., bool] = lambda queue, type_part: hub.matcher.behind(queue, type_part)  # noqa: E731
+    placement = Placement(int(settings.sticky_wait * 1000), int(settings.sync_match_wait * 1000), behind)
+    engine = FlowEngine(store, clock, random, placement=placement)
+    hub = StreamHub(store, clock, member, engine, settings, max_message_bytes=100_000, random=random)
+    rpc = NodeRpcBroker(
+        store,
+        hub.matcher,
+        session=lambda: member.incarnation,
+        nodes=lambda: [m.incarnation for m in members],
+        dispatch_seconds=settings.dispatch_wait,
+        sticky_seconds=settings.sticky_wait,
+        random=random,
+    )
+    owners = {FLOW_TIMERS: engine.timer_due, STICKY_TIMERS: StickyTimers(store).due}
+    due = DueWork(store, engine, owners)  # type: ignore[arg-type]  # no workflows here
+    return StreamNode(store, clock, member, engine, hub, rpc, due, nursery)
+
+
+async def _keep_time(node: StreamNode) -> None:
+    """The housekeeping of timers, for every partition."""
+    while True:
+        for partition in range(PARTITIONS):
+            try:
+                await node.due.run(partition)
+            except StoreError:
+                continue
+        await trio.sleep(LOOK_SECONDS)
+
+
+def go_to(step: str) -> Frame:
+    """An execute output that leads to one more step."""
+    return {"decision": {"next": [{"step_type": step}]}}
+
+
+COMPLETE: Frame = {"decision": {"complete": None}}
+
+
+def attempt(task: Frame) -> tuple[int, int]:
+    """Attempt and delivery of a ``task`` frame."""
+    number, delivery = task["task"]["attempt_id"].rsplit("-", 1)[1].split(".")
+    return int(number), int(delivery)
+
+
+async def next_task(*workers: StreamClient, within: float = 10.0) -> tuple[StreamClient, Frame]:
+    """The first task that one of the workers gets."""
+    found: list[tuple[StreamClient, Frame]] = []
+    with trio.fail_after(within):
+        async with trio.open_nursery() as nursery:
+
+            async def look(worker: StreamClient) -> None:
+                frame = await worker.next("task", within=2 * within)
+                found.append((worker, frame))
+                nursery.cancel_scope.cancel()
+
+            for worker in workers:
+                nursery.start_soon(look, worker)
+    return found[0]

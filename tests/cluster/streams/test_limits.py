@@ -1,0 +1,163 @@
+"""Registration and its limits: R18 to R26, and the life of connections: R82, R83."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from tests.cluster.streams.lab import COMPLETE, Frame, StreamLab, StreamNode, attempt, open_stream_lab
+from tests.stream_client import StreamClient
+
+TOO_LONG = "é" * 257
+LONGEST = "é" * 256
+
+
+async def greet(node: StreamNode, **changes: Any) -> Frame:
+    """The answer to a hello."""
+    hello = {"type": "hello", "worker_id": "w", "flow_types": [{"name": "F"}], "task_limit": 2}
+    async with node.connect() as client:
+        await client.send({**hello, "reserved_rpc_slots": 0, **changes})
+        answer = await client.take(lambda frame: frame["type"] in ("welcome", "rejected"))
+        if answer["type"] == "rejected":
+            assert (answer["slot"], answer["permanent"]) == (None, True)
+            await client.wait_ended()
+        return answer
+
+
+def flows(count: int = 1, **first: Any) -> list[Frame]:
+    return [{"name": "F0", **first}, *({"name": f"F{number}"} for number in range(1, count))]
+
+
+@pytest.mark.parametrize(
+    ("changes", "fine"),
+    [
+        ({"worker_id": LONGEST}, True),
+        ({"worker_id": TOO_LONG}, False),
+        ({"worker_id": ""}, False),
+        ({"flow_types": flows(256)}, True),
+        ({"flow_types": flows(257)}, False),
+        ({"flow_types": []}, False),
+        ({"flow_types": flows(2, name="F1")}, False),
+        ({"flow_types": flows(name=LONGEST)}, True),
+        ({"flow_types": flows(name=TOO_LONG)}, False),
+        ({"flow_types": flows(step_types=[LONGEST], rpc_names=[LONGEST])}, True),
+        ({"flow_types": flows(step_types=[TOO_LONG])}, False),
+        ({"flow_types": flows(rpc_names=[""])}, False),
+        ({"flow_types": flows(step_types=[str(n) for n in range(257)])}, False),
+        ({"task_limit": 2, "reserved_rpc_slots": 2}, False),
+        ({"task_limit": 2, "reserved_rpc_slots": 1}, True),
+    ],
+)
+async def test_r22_r23_r24_lengths_count_characters(
+    lab: StreamLab, changes: dict[str, Any], fine: bool
+) -> None:
+    answer = await greet(lab[0], **changes)
+    assert (answer["type"] == "welcome") is fine
+    if not fine:
+        assert answer["reason"] == "invalid_registration"
+        assert "é" not in answer["message"]
+
+
+async def rejected(client: StreamClient, slot: int, kind: str = "step_and_rpc") -> str:
+    await client.send({"type": "open", "slot": slot, "kind": kind})
+    answer = await client.next("rejected", slot=slot)
+    assert not answer["permanent"]
+    reason: str = answer["reason"]
+    return reason
+
+
+async def test_r20_r25_streams_of_a_worker_on_a_node(valkey_url: str, prefix: str) -> None:
+    async with open_stream_lab(valkey_url, prefix, max_concurrent_tasks_cap=2) as lab:
+        async with lab[0].connect() as client, lab[0].connect() as sibling:
+            welcome = await client.hello("w1", "F")
+            assert welcome["max_concurrent_tasks"] == 2
+            await client.open(1)
+            await sibling.hello("w1", "F")
+            await sibling.open(1, kind="rpc_only")
+            assert await rejected(client, 2) == "worker_streams_exhausted"
+            await sibling.send({"type": "half_close", "slot": 1})
+            await sibling.next("closed")
+            await client.open(3)
+        async with lab[0].worker("w2", "F", slots=2), lab[1].worker("w1", "F", slots=2):
+            assert [node.hub.statistics().streams for node in lab.nodes] == [2, 2]
+
+
+async def test_r21_streams_of_a_node(valkey_url: str, prefix: str) -> None:
+    async with open_stream_lab(valkey_url, prefix, 1, max_streams=3) as lab:
+        async with lab[0].worker("w1", "F", slots=2), lab[0].worker("w2", "F") as w2:
+            assert await rejected(w2, 9, "rpc_only") == "node_streams_exhausted"
+        assert lab[0].hub.statistics().streams == 0
+
+
+async def test_r26_a_worker_that_cannot_start_returns_what_it_was_sent(lab: StreamLab) -> None:
+    async with lab[0].worker("w1", "F") as w1:
+        await lab[0].start("F")
+        await w1.next("task")
+        await w1.send({"type": "half_close", "slot": 1})
+        await w1.next("closed")
+    async with lab[1].worker("w2", "F") as w2:
+        assert attempt(await w2.next("task")) == (1, 1)
+
+
+async def test_a_connection_without_a_hello_ends(lab: StreamLab) -> None:
+    async with lab[0].connect() as client:
+        await client.send({"type": "open", "slot": 1, "kind": "rpc_only"})
+        assert (await client.next("error"))["reason"] == "hello_expected"
+        await client.wait_ended()
+
+
+async def test_r83_idle_connections_are_pinged_and_live(valkey_url: str, prefix: str) -> None:
+    async with (
+        open_stream_lab(valkey_url, prefix, 1, ping_interval=0.1) as lab,
+        lab[0].worker("w1", "F") as w1,
+    ):
+        for _ in range(8):
+            await w1.next("ping", within=1)
+        assert not w1.ended
+
+
+async def test_two_missed_pings_lose_the_connection(valkey_url: str, prefix: str) -> None:
+    """A black hole, with a task in flight: the attempt fails."""
+    options = {"execute": {"retry": {"initial_interval_seconds": 0.05}}}
+    async with (
+        open_stream_lab(valkey_url, prefix, ping_interval=0.2) as lab,
+        lab[0].worker("w1", "F") as w1,
+    ):
+        await lab[0].start("F", options=options)
+        task = await w1.next("task")
+        began = trio.current_time()
+        w1.answer_pings = False
+        await w1.wait_ended(5)
+        assert 0.5 < trio.current_time() - began < 2
+        assert attempt(task) == (1, 0)
+        async with lab[1].worker("w2", "F") as w2:
+            assert attempt(await w2.next("task")) == (2, 0)
+
+
+async def test_r82_pongs_of_a_busy_worker_are_life(valkey_url: str, prefix: str) -> None:
+    async with (
+        open_stream_lab(valkey_url, prefix, 1, ping_interval=0.2) as lab,
+        lab[0].worker("w1", "F") as w1,
+    ):
+        await lab[0].start("F")
+        task = await w1.next("task")
+        w1.answer_pings = False
+        for _ in range(10):
+            await trio.sleep(0.1)
+            await w1.send({"type": "pong"})
+        assert (await w1.complete(task, COMPLETE))["accepted"]
+
+
+async def test_a_worker_that_does_not_read_is_cut(
+    valkey_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodes.streams.hub.UNSENT_BYTES", 10_000)
+    async with (
+        open_stream_lab(valkey_url, prefix, 1, ping_interval=0.2) as lab,
+        lab[0].worker("w1", "F") as w1,
+    ):
+        for connection in list(lab[0].hub._connections):
+            connection.core.unsent_bytes = 10_001
+        await w1.wait_ended(3)
