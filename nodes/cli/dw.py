@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from nodes.cli import task_queues
 from nodes.cli.api_client import CONTROL_PLANE_VERSION, ApiClient, CallFailed, ExitCode
 from nodes.cli.output import columns, pairs
 
@@ -162,12 +163,15 @@ _TABLES: Mapping[Any, tuple[str, Sequence[str]]] = {
     workflow_list: ("workflows", _WORKFLOW_COLUMNS),
     workflow_history: ("events", ("sequence", "event_type", "timestamp")),
 }
+_SHOWN = {run: show for _, run, show in task_queues.COMMANDS}
 _INFO_KEYS = ("server_id", "version", "default_namespace")
 
 
 def _print(result: Result, arguments: argparse.Namespace) -> None:
     if arguments.json:
         sys.stdout.write(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+    elif arguments.run in _SHOWN:
+        sys.stdout.write(_SHOWN[arguments.run](result))
     elif arguments.run in _TABLES:
         key, names = _TABLES[arguments.run]
         sys.stdout.write(columns(result.get(key, []), names))
@@ -251,6 +255,11 @@ def build_parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         changed.add_argument("name")
         changed.add_argument("-d", "--description")
         changed.add_argument("-r", "--retention-days", type=int, metavar="DAYS")
+
+    for name, run, _ in task_queues.COMMANDS:
+        added = command(name, run)
+        if run is not task_queues.task_queue_list:
+            task_queues.arguments_of(name, added)
 
     start = command("workflow:start", workflow_start)
     start.add_argument("-t", "--type", required=True, help="workflow type")

@@ -195,3 +195,60 @@ def test_wrong_usage_exits_with_2(argv: list[str]) -> None:
 )
 def test_arguments_that_are_no_json_are_refused(argv: list[str]) -> None:
     assert run("workflow:start", "-t", "x", *argv) is ExitCode.REFUSED
+
+
+QUEUE = {
+    "name": "pay ments",
+    "namespace": "default",
+    "stats": {
+        "approximate_backlog_count": 5,
+        "approximate_backlog_age": "42s",
+        "pollers": {"active_count": 3},
+        "tasks_added_last_minute": 7,
+    },
+    "admission": {
+        "workflow_tasks": {"status": "throttled", "server_max_active_leases_per_queue": 8, "x": None},
+        "activity_tasks": {"status": "accepting"},
+        "query_tasks": {"status": "full"},
+    },
+    "pollers": [{"worker_id": "w1", "status": "active"}],
+}
+
+
+def test_task_queues_are_shown(answer: Callable[[Handler], None], capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[str] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(request.url.raw_path.decode())
+        if seen[-1].endswith("/task-queues"):
+            return httpx.Response(200, json={"namespace": "default", "task_queues": [QUEUE]})
+        if "/why" in seen[-1]:
+            reasons = [{"message": "8 of 8 leases"}, {"message": "no free slot"}]
+            body = {"task_id": "T-w1", "reason": "limit_reached", "reasons": reasons}
+            return httpx.Response(200, json=body)
+        return httpx.Response(200, json=QUEUE)
+
+    answer(handler)
+    assert run("task-queue:list") == 0
+    heading, row = capsys.readouterr().out.splitlines()
+    assert heading.split() == [
+        "NAME",
+        "BACKLOG",
+        "AGE",
+        "WORKERS",
+        "WORKFLOW_TASKS",
+        "ACTIVITY_TASKS",
+        "QUERY_TASKS",
+    ]
+    assert row.split() == ["pay", "ments", "5", "42s", "3", "throttled", "accepting", "full"]
+    assert run("task-queue:describe", "pay ments") == 0
+    out = capsys.readouterr().out
+    assert "server_max_active_leases_per_queue: 8" in out
+    assert "x:" not in out
+    assert "w1" in out
+    assert run("task-queue:describe", "pay ments", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == QUEUE
+    assert run("task-queue:why", "pay ments", "T-w1") == 0
+    assert "* no free slot" in capsys.readouterr().out
+    assert seen[1:3] == ["/api/task-queues/pay%20ments"] * 2
+    assert seen[3] == "/api/task-queues/pay%20ments/why?task=T-w1"
