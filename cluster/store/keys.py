@@ -114,6 +114,7 @@ CLUSTER_SLOTS = 16384
 DEFAULT_PREFIX = "hr1"
 
 
+@lru_cache(maxsize=16_384)
 def encode(name: str) -> str:
     """``name`` as one key part: injective, and free of ``:{}*`` and control characters."""
     return quote(name, safe="")
