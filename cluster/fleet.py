@@ -19,8 +19,8 @@ from cluster.workers import Registration, decode_registration
 if TYPE_CHECKING:
     from cluster.store.store import Store
 
-CANDIDATES: Final = 100
-"""Workers looked at per step when one is sought that can answer a query."""
+FIRST_CANDIDATES: Final = 8
+"""Workers looked at first when one is sought that can answer a query; then four times as many."""
 SEARCH_LIMIT: Final = 2_000
 QUERY_CAPABILITY: Final = "query_tasks"
 
@@ -76,7 +76,8 @@ class Fleet:
         """
         keys = self._store.keys
         newest, limit = "+inf", f"({self._now_ms() - self._stale_after_ms}"
-        for offset in range(0, SEARCH_LIMIT, CANDIDATES):
+        offset, count = 0, FIRST_CANDIDATES
+        while offset < SEARCH_LIMIT:
             ids = await self._store.call(
                 "ZRANGE",
                 keys.fleet(namespace, task_queue),
@@ -86,14 +87,15 @@ class Fleet:
                 "REV",
                 "LIMIT",
                 offset,
-                CANDIDATES,
+                count,
                 idempotent=True,
             )
             views = await self._views(namespace, await self._registrations(namespace, ids))
             if any(_can_answer(view, task_queue, workflow_type, marker) for view in views):
                 return True
-            if len(ids) < CANDIDATES:
+            if len(ids) < count:
                 break
+            offset, count = offset + count, count * 4
         return False
 
     async def _registrations(self, namespace: str, ids: Sequence[bytes]) -> list[Registration]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 import trio
@@ -12,7 +12,7 @@ import trio
 from cluster.errors import StoreError
 from cluster.membership.housekeeping import HeldPartition
 from cluster.namespaces import NamespaceStore
-from cluster.workflows.retention import CHUNK, Retention, cutoff_ms
+from cluster.workflows.retention import CHUNK, cutoff_ms
 
 log = structlog.get_logger(__name__)
 
@@ -21,12 +21,19 @@ PAUSE_SECONDS: Final = 0.05
 """Pause between chunks, so that a large expiry leaves Redis free for work."""
 
 
+class Keeping(Protocol):
+    """Removes what has expired: runs of workflows, or of flows."""
+
+    async def keep(self, partition: int, namespace: str, cutoff_ms: int) -> int:
+        """Remove a chunk of CHUNK of what closed before ``cutoff_ms``; returns how many went."""
+
+
 class Expiry:
     """A chore of the keepers: one loop per held partition."""
 
     def __init__(
         self,
-        retention: Retention,
+        retention: Keeping,
         namespaces: NamespaceStore,
         now_ms: Callable[[], int],
         random: Random,
@@ -50,11 +57,12 @@ class Expiry:
 
     async def expire(self, held: HeldPartition) -> None:
         """Remove what has expired in a partition now."""
-        for namespace in await self._namespaces.list():
-            limit_ms = cutoff_ms(self._now_ms(), namespace.retention_days)
-            while held.may_act():
-                removed = await self._retention.keep(held.partition, namespace.name, limit_ms)
-                self.removed += removed
-                if removed < CHUNK:
-                    break
-                await trio.sleep(PAUSE_SECONDS)
+        namespaces = await self._namespaces.list()
+        now_ms = self._now_ms()
+        cutoffs_ms = {namespace.name: cutoff_ms(now_ms, namespace.retention_days) for namespace in namespaces}
+        while held.may_act():
+            removed = await self._retention.keep(held.partition, cutoffs_ms)
+            self.removed += removed
+            if removed < CHUNK:
+                break
+            await trio.sleep(PAUSE_SECONDS)

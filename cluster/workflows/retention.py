@@ -6,9 +6,11 @@ same time: the keepers of the partitions now and then, a heartbeat a little, an 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+
+import msgpack
 
 from cluster.errors import StoreError
 from cluster.ids import partition_of_run
@@ -19,7 +21,9 @@ DAY_MS: Final = 24 * 3600 * 1000
 TURN_SECONDS: Final = 60
 """A namespace's heartbeats remove at most one run in this time."""
 CHUNK: Final = 50
-"""Runs of one namespace and partition that a keeper removes before it looks at the next."""
+"""Runs of one namespace and partition that a keeper removes before it looks again."""
+NAMESPACES: Final = 100
+"""Namespaces looked at per script (H6)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +67,27 @@ class Retention:
             return None
         return await self.prune(namespace, await self.expired(namespace, cutoff_ms, 1))
 
-    async def keep(self, partition: int, namespace: str, cutoff_ms: int) -> int:
-        """Remove a chunk of the expired runs of one partition; returns how many went."""
-        rows = await self._expired_of(partition, namespace, cutoff_ms, CHUNK)
-        results = [await self._prune(namespace, run_id) for _, run_id in rows]
-        return sum(result.outcome == "pruned" for result in results)
+    async def keep(self, partition: int, cutoffs_ms: Mapping[str, int]) -> int:
+        """Remove up to a CHUNK of expired runs per namespace from one partition; returns how many.
+
+        ``cutoffs_ms`` maps namespaces to their cutoff; one script looks at NAMESPACES of them.
+        """
+        keys, removed = self._store.keys, 0
+        names = list(cutoffs_ms)
+        for start in range(0, len(names), NAMESPACES):
+            some = names[start : start + NAMESPACES]
+            wanted = [[encode(name), cutoffs_ms[name]] for name in some]
+            rows = await self._store.run(
+                "expired",
+                [keys.touch(partition)],
+                [keys.base(partition), msgpack.packb(wanted, use_bin_type=False), CHUNK],
+                idempotent=True,
+            )
+            for index, *run_ids in rows:
+                for run_id in run_ids:
+                    result = await self._prune(some[index], run_id.decode())
+                    removed += result.outcome == "pruned"
+        return removed
 
     async def _expired_of(
         self, partition: int, namespace: str, cutoff_ms: int, limit: int
