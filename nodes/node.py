@@ -32,6 +32,7 @@ from cluster.fleet import Fleet
 from cluster.flows.engine import FlowEngine, RpcBroker
 from cluster.flows.planning import TIMERS as FLOW_TIMERS
 from cluster.flows.planning import Placement
+from cluster.flows.retention import FlowRetention
 from cluster.membership.membership import Membership
 from cluster.membership.sessions import NodeInfo
 from cluster.namespaces import NamespaceStore
@@ -174,13 +175,19 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
         audit = Audit(store, admission, random)
         retention = Retention(store)
         expiry = Expiry(retention, namespaces, clock.now_ms, random)
+        flow_expiry = Expiry(FlowRetention(store), namespaces, clock.now_ms, random)
         keeper = Keeper(
             store,
             clock,
             due,
             random,
             times,
-            chores=(audit.housekeep, expiry.housekeep, lambda held: streams.housekeep(held)),
+            chores=(
+                audit.housekeep,
+                expiry.housekeep,
+                flow_expiry.housekeep,
+                lambda held: streams.housekeep(held),
+            ),
         )
         info = NodeInfo(
             name=settings.node_name,
@@ -301,16 +308,16 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
 
 async def _leave(node: Node) -> None:
     await _drain(node)
-    node.polls.close()
-    node.flows.close()
-    node.query_polls.close()
-    node.validation_polls.close()
     await node.membership.leave()
 
 
 async def _drain(node: Node) -> None:
-    """Send stream workers elsewhere and let them finish what they run here (R78)."""
+    """Not ready any more; answer what is parked at once; let stream workers finish here (R78)."""
     node.stopping = True
+    node.polls.close()
+    node.flows.close()
+    node.query_polls.close()
+    node.validation_polls.close()
     await node.streams.leave(node.settings.matching.drain_wait)
 
 
@@ -333,11 +340,17 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[str] = trio.
     """
     stop, drained = trio.Event(), trio.Event()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        await check_store(settings)
-        # Before the node joins: what cannot listen must not take partitions first.
-        listener = open_listener(settings.listen_host, settings.listen_port)
         async with trio.open_nursery() as outer:
             outer.start_soon(_set_on_signal, signals, stop)
+            async with trio.open_nursery() as waiting:
+                waiting.start_soon(_cancel_on, stop, waiting.cancel_scope)
+                await check_store(settings)
+                waiting.cancel_scope.cancel()
+            if stop.is_set():
+                outer.cancel_scope.cancel()
+                return
+            # Before the node joins: what cannot listen must not take partitions first.
+            listener = open_listener(settings.listen_host, settings.listen_port)
             async with open_node(settings, settings.listen) as node, trio.open_nursery() as nursery:
                 app = with_streams(
                     create_app(Pipeline(node, Metrics(node)), settings.max_payload_bytes),
@@ -356,6 +369,11 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[str] = trio.
                 drained.set()
                 await _leave(node)
             outer.cancel_scope.cancel()
+
+
+async def _cancel_on(stop: trio.Event, scope: trio.CancelScope) -> None:
+    await stop.wait()
+    scope.cancel()
 
 
 async def _set_on_signal(signals: AsyncIterator[int], stop: trio.Event) -> None:
