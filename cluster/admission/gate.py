@@ -94,6 +94,7 @@ class Gate:
         self._node = secrets.token_hex(6)
         self._counted: set[tuple[str, TaskKind]] = set()
         self._doubted: set[tuple[str, TaskKind]] = set()
+        self._outdated: dict[str, int] = {}
         self._pending: dict[str, list[Discharge]] = {}
         self._flushing: set[str] = set()
         self._nursery: trio.Nursery | None = None
@@ -127,6 +128,9 @@ class Gate:
     async def terms(self, namespace: str, kind: TaskKind, queue: str) -> Permit:
         """The permit of a queue for which nothing is counted, else one for nothing. Raises StoreError."""
         book = await self._limits.book(namespace)
+        refused_under = self._outdated.pop(namespace, None)
+        if refused_under is not None and book.version <= refused_under:
+            book = await self._limits.catch_up(namespace)
         free = not self._is_counted(namespace, kind, queue)
         return Permit(namespace, kind, queue, book.version, free=free)
 
@@ -236,6 +240,8 @@ class Gate:
         self._limits.forget(permit.namespace)
         if counted:
             self._counted.add((permit.namespace, permit.kind))
+        else:
+            self._outdated[permit.namespace] = permit.version
 
     # -- giving back ------------------------------------------------------------------------
 

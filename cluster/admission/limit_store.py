@@ -106,6 +106,22 @@ class LimitStore:
         await together(lambda place: self._announce(*place, namespace, version), places)
         await self._store.call("HSET", self._store.keys.terms(namespace), "told", version, idempotent=True)
 
+    async def catch_up(self, namespace: str) -> LimitBook:
+        """Bring the version up to what partitions know, should a failover have taken it back."""
+        newest = 0
+
+        async def look(partition: int) -> None:
+            nonlocal newest
+            key = f"{self._store.keys.base(partition)}:adm"
+            fields = [f"{kind.value}:{encode(namespace)}:v" for kind in TaskKind]
+            known = await self._store.call("HMGET", key, *fields, idempotent=True)
+            newest = max(newest, *(int(version or 0) for version in known))
+
+        await together(look, range(self._store.keys.partitions))
+        await self._store.run("catch_up", [self._store.keys.terms(namespace)], [newest], idempotent=True)
+        self.forget(namespace)
+        return await self.book(namespace)
+
     async def _announce(self, partition: int, kind: TaskKind, namespace: str, version: int) -> None:
         keys = self._store.keys
         scope = f"{kind.value}:{encode(namespace)}"

@@ -168,3 +168,27 @@ async def test_an_announcement_that_was_cut_short_is_completed(redis_url: str, p
         for partition in range(world.partitions):
             known = await world.lab.hash(f"{world.store.keys.base(partition)}:adm")
             assert known["a:ns:v"] == "1"
+
+
+async def test_terms_that_a_failover_took_back_catch_up_with_the_partitions(
+    redis_url: str, prefix: str
+) -> None:
+    async with open_world(redis_url, prefix) as world:
+        await world.add(4)
+        assert await world.members[0].poll() is not None
+        for partition in range(world.partitions):
+            await world.store.call("HSET", f"{world.store.keys.base(partition)}:adm", "a:ns:v", 7)
+        assert await world.members[0].poll() is not None
+        assert await world.members[0].poll(5) is not None
+        assert await world.store.call("HGET", world.store.keys.terms("ns"), "v") == b"7"
+
+
+async def test_a_partition_that_insists_on_tickets_gets_them(redis_url: str, prefix: str) -> None:
+    """The namespace's slot forgot that leases are counted, a partition did not."""
+    async with open_world(redis_url, prefix) as world:
+        await world.add(4)
+        assert await world.members[0].poll() is not None
+        for partition in range(world.partitions):
+            await world.store.call("HSET", f"{world.store.keys.base(partition)}:adm", "a:ns:m", "lost")
+        assert await world.members[0].poll(5) is not None
+        assert await world.tickets() == 2 == await world.leases()

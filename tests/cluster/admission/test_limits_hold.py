@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 import trio
 
 from cluster.ids import TaskKind
 from cluster.queues.claims import Claim
+from cluster.queues.model import PollStatus
+from cluster.settings import Settings
+from cluster.store.store import open_store
 from tests.cluster.admission.world import ACTIVITY, WORKFLOW, Member, World, open_world
+from tests.cluster.nodes import PartialNode, open_nodes, poll_request
+from tests.cluster.queues.lab import Lab
 from tests.waiting import eventually
 
 SECTION = {ACTIVITY: "activity_tasks", WORKFLOW: "workflow_tasks"}
@@ -184,3 +190,28 @@ async def test_the_version_of_the_limits_fences_claims_everywhere(redis_url: str
         claims = await taken(world, 6)
         assert len(claims) == 1
         assert await world.tickets() == 5 == await world.leases()
+
+
+async def test_a_used_up_queue_is_throttled_even_when_nothing_is_ready(redis_url: str, prefix: str) -> None:
+    """D11: limits come first; and once there is room, an empty queue is empty."""
+    settings = Settings(task_queue_admission_overrides=orjson.dumps(tree(max_active_leases=1)).decode())
+    async with (
+        open_store(redis_url, prefix=prefix, partitions=4) as store,
+        open_nodes(store, 1, peek_seconds=0.3, settings=settings) as [node],
+    ):
+        lab = Lab(store)
+        assert (await node.polls.poll(poll_request(timeout=0))).status is PollStatus.EMPTY
+        task = await lab.enqueue()
+        assert (await node.polls.poll(poll_request(timeout=0))).status is PollStatus.LEASED
+        for seconds in (0, 0.2):
+            result = await node.polls.poll(poll_request(timeout=seconds))
+            assert result.status is PollStatus.THROTTLED
+            assert result.throttle is not None
+            assert (result.throttle.maximum, result.throttle.count) == (1, 1)
+            assert result.retry_after is None
+        await lab.drop(task)
+        await eventually(lambda: _empty(node))
+
+
+async def _empty(node: PartialNode) -> bool:
+    return (await node.polls.poll(poll_request(timeout=0))).status is PollStatus.EMPTY
