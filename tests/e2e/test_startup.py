@@ -13,6 +13,7 @@ import trio
 
 from tests.cluster_processes import make_cluster, run_command
 from tests.servers import free_port, run_server
+from tests.waiting import eventually
 from tests.wire import open_wire
 
 
@@ -80,6 +81,15 @@ async def test_no_redis_there() -> None:
     port = free_port()
     line = await serving_refused(f"redis://127.0.0.1:{port}/0")
     assert f"127.0.0.1:{port}" in line
+
+
+async def test_a_node_that_waits_for_redis_ends_on_sigterm(tmp_path: Path) -> None:
+    away = f"redis://127.0.0.1:{free_port()}"
+    with make_cluster(1, away, tmp_path / "nodes", {"DW_BOOTSTRAP_RETRIES": "100"}) as cluster:
+        (node,) = cluster.nodes
+        node.start()
+        await eventually(lambda: "store_not_usable_yet" in node.log)
+        assert await node.stop(within=10) == 0
 
 
 async def test_a_malformed_redis_url() -> None:
