@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from tests.cluster.streams.lab import COMPLETE, Frame, StreamLab, attempt, go_to, next_task, open_stream_lab
+from functools import partial
+
+from tests.cluster.streams.lab import (
+    COMPLETE,
+    NAMESPACE,
+    Frame,
+    StreamLab,
+    attempt,
+    go_to,
+    next_task,
+    open_stream_lab,
+)
 from tests.stream_client import StreamClient
 from tests.waiting import eventually
 
 ONCE = {"execute": {"retry": {"maximum_attempts": 1}}}
+
+
+async def _gone(lab: StreamLab, key: str) -> bool:
+    return not await lab[0].store.call("EXISTS", key)
 
 
 async def decline(worker: StreamClient, task: Frame) -> None:
@@ -53,7 +68,10 @@ async def test_r44_forgotten_with_the_last_stream_only(lab: StreamLab) -> None:
         await decline(old, await old.next("task"))
         async with lab[1].worker("old", "F") as again:
             await again.quiet(0.4)
-    await eventually(lambda: len(lab[0].hub.declines) == len(lab[1].hub.declines) == 0)
+    assert len(lab[0].hub.declines) == len(lab[1].hub.declines) == 0
+    keys = lab[0].store.keys
+    await eventually(partial(_gone, lab, keys.connected(NAMESPACE, "old")))
+    assert await _gone(lab, keys.unsupported(NAMESPACE, "old"))
     async with lab[1].worker("old", "F") as fresh:
         # The task itself leaves the worker out; another one of the type does not.
         await lab[1].start("F", "x")

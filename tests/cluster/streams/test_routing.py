@@ -90,6 +90,7 @@ async def test_r32_older_runnable_work_goes_first_and_nobody_is_waited_for(lab: 
         task = await w1.next("task")
         for number in range(4):
             await lab[0].start("F", flow_id=f"old{number}")
+            await trio.sleep(0.002)  # ready times are milliseconds
         await trio.sleep(0.25)  # matching.syncMatchWait makes them a backlog
         await w1.complete(task, go_to("a"))
         assert (await w1.next("task"))["task"]["flow_id"] == "old0"
