@@ -71,8 +71,9 @@ def _update() -> Answers:
     members = tuple(f"{_COMMAND} update_id update_status".split())
     refused = {
         404: (*_NO_RUN.split(), "unknown_update"),
-        409: (*_SIGNAL_CONFLICTS.split(), "update_rejected"),
-        422: ("update_failed", "invalid_update_arguments"),
+        409: (),  # a validator in the worker may name its own reason
+        422: ("update_failed", "invalid_update_arguments", "update_validator_rejected"),
+        504: ("update_validation_execution_timeout",),
     }
     return Answers({200: members, 202: members}, refused)
 
@@ -94,6 +95,16 @@ def _query() -> Answers:
 
 def _stop() -> Answers:
     return _ok(_COMMAND, refused={404: _NO_RUN, 409: f"{_NOT_ACTIVE} request_id_conflict"})
+
+
+def _validated() -> Answers:
+    conflicts = (
+        "update_validation_task_not_leased stale_update_validation_completion update_validation_lease_expired"
+    )
+    return _ok(
+        "update_validation_task_id update_validation_attempt outcome recorded",
+        refused={404: "update_validation_task_not_found", 409: conflicts},
+    )
 
 
 def _on_run(verb: str, answers: Answers) -> dict[str, Answers]:
@@ -215,7 +226,9 @@ ANSWERS: Final[Mapping[str, Answers]] = {
     "GET /api/system/metrics": _ok("namespace generated_at metrics cardinality"),
     "GET /api/system/operator-metrics": _ok("namespace operator_metrics"),
     "GET /api/system/repair": _ok("policy candidates"),
-    "POST /api/system/repair/pass": _ok("selected_total_candidates dispatched_tasks"),
+    "POST /api/system/repair/pass": _ok(
+        "selected_total_candidates dispatched_tasks", refused={404: "instance_not_found"}
+    ),
     "GET /api/system/activity-timeouts": _ok("expired_count expired_execution_ids scan_limit scan_pressure"),
     "POST /api/system/activity-timeouts/pass": _ok("processed enforced skipped failed results"),
     "GET /api/system/retention": _ok(
@@ -277,6 +290,9 @@ ANSWERS: Final[Mapping[str, Answers]] = {
     "POST /api/worker/query-tasks/poll": _ok(
         "task poll_status", refused={**_POLL_REFUSALS, 503: "query_task_queue_unavailable"}
     ),
+    "POST /api/worker/update-validation-tasks/poll": _ok("task poll_status", refused=_POLL_REFUSALS),
+    "POST /api/worker/update-validation-tasks/{task_id}/approve": _validated(),
+    "POST /api/worker/update-validation-tasks/{task_id}/reject": _validated(),
     "POST /api/worker/workflow-tasks/{task_id}/history": _ok(
         "task_id history_events total_history_events next_history_page_token",
         refused={400: "invalid_page_token", **_TASK},

@@ -225,7 +225,10 @@ def _refusal(route: Route, reasons: Sequence[str]) -> Schema:
 
 
 def _common_schemas() -> Mapping[str, Schema]:
-    errors: Schema = {"type": "object", "additionalProperties": {"type": "array", "items": dict(_TEXT)}}
+    errors: Schema = {
+        "type": ["object", "null"],
+        "additionalProperties": {"type": "array", "items": dict(_TEXT)},
+    }
     text = dict(_TEXT)
     return {
         "ControlRefusal": {
