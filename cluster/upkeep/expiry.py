@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final, Protocol
 
@@ -24,8 +24,8 @@ PAUSE_SECONDS: Final = 0.05
 class Keeping(Protocol):
     """Removes what has expired: runs of workflows, or of flows."""
 
-    async def keep(self, partition: int, namespace: str, cutoff_ms: int) -> int:
-        """Remove a chunk of CHUNK of what closed before ``cutoff_ms``; returns how many went."""
+    async def keep(self, partition: int, cutoffs_ms: Mapping[str, int]) -> int:
+        """Remove up to a CHUNK of expired runs per namespace; returns how many went."""
 
 
 class Expiry:

@@ -6,7 +6,7 @@ same time: the keepers of the partitions now and then, a heartbeat a little, an 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -72,21 +72,9 @@ class Retention:
 
         ``cutoffs_ms`` maps namespaces to their cutoff; one script looks at NAMESPACES of them.
         """
-        keys, removed = self._store.keys, 0
-        names = list(cutoffs_ms)
-        for start in range(0, len(names), NAMESPACES):
-            some = names[start : start + NAMESPACES]
-            wanted = [[encode(name), cutoffs_ms[name]] for name in some]
-            rows = await self._store.run(
-                "expired",
-                [keys.touch(partition)],
-                [keys.base(partition), msgpack.packb(wanted, use_bin_type=False), CHUNK],
-                idempotent=True,
-            )
-            for index, *run_ids in rows:
-                for run_id in run_ids:
-                    result = await self._prune(some[index], run_id.decode())
-                    removed += result.outcome == "pruned"
+        removed = 0
+        async for namespace, run_id in expired_runs(self._store, partition, cutoffs_ms, "closed"):
+            removed += (await self._prune(namespace, run_id)).outcome == "pruned"
         return removed
 
     async def _expired_of(
@@ -120,6 +108,26 @@ class Retention:
         if outcome == b"pruned":
             return Pruned(run_id, "pruned", None, *rest)
         return Pruned(run_id, "skipped", rest[0].decode())
+
+
+async def expired_runs(
+    store: Store, partition: int, cutoffs_ms: Mapping[str, int], family: str
+) -> AsyncIterator[tuple[str, str]]:
+    """Namespace and id of up to a CHUNK of expired runs per namespace; ``family`` is closed or fclosed."""
+    keys = store.keys
+    names = list(cutoffs_ms)
+    for start in range(0, len(names), NAMESPACES):
+        some = names[start : start + NAMESPACES]
+        wanted = [[encode(name), cutoffs_ms[name]] for name in some]
+        rows = await store.run(
+            "expired",
+            [keys.touch(partition)],
+            [keys.base(partition), msgpack.packb(wanted, use_bin_type=False), CHUNK, family],
+            idempotent=True,
+        )
+        for index, *run_ids in rows:
+            for run_id in run_ids:
+                yield some[index], run_id.decode()
 
 
 def cutoff_ms(now_ms: int, retention_days: int) -> int:

@@ -8,6 +8,8 @@ from msgspec import Raw
 
 from cluster.errors import Refused
 from cluster.flows.engine import IdReuse, ResultKind
+from cluster.flows.machine import StopType
+from cluster.flows.retention import FlowRetention
 from tests.cluster.flows.lab import DEAD_END, NAMESPACE, Lab, complete, go_to, wait_for
 
 
@@ -312,3 +314,32 @@ async def test_starting_again(lab: Lab) -> None:
     with pytest.raises(Refused):
         await lab.start(id_reuse=IdReuse.NEVER)
     assert (await lab.start()).info.run_number == 3
+
+
+async def test_retention_removes_runs_one_by_one(lab: Lab) -> None:
+    first = await lab.start()
+    await lab.do(complete())
+    second = await lab.start()
+    await lab.do(complete())
+    running = await lab.start(flow_id="f2")
+    keys, retention = lab.store.keys, FlowRetention(lab.store)
+    far = 1 << 50
+
+    async def keep(cutoff_ms: int) -> int:
+        return sum([await retention.keep(p, {NAMESPACE: cutoff_ms}) for p in range(keys.partitions)])
+
+    assert await keep(0) == 0
+    closed_at = (await lab.engine.read(NAMESPACE, "f1", first.info.run_id)).state.closed_at_ms
+    second_closed_at = (await lab.engine.read(NAMESPACE, "f1")).state.closed_at_ms
+    if closed_at < second_closed_at:
+        assert await keep(second_closed_at) == 1
+        assert await lab.engine.current_run(NAMESPACE, "f1") == second.info.run_id
+    await keep(far)
+    assert await keep(far) == 0
+    with pytest.raises(Refused):
+        await lab.engine.read(NAMESPACE, "f1")
+    assert await lab.engine.current_run(NAMESPACE, "f2") == running.info.run_id
+    await lab.engine.stop(NAMESPACE, "f2", StopType.TERMINATE, "", False)
+    assert await keep(far) == 1
+    left = {"q", "b", "queues", "cur", "nq", "ty", "touch", "rate"}
+    assert await lab.remains() <= left
