@@ -23,15 +23,7 @@ _FOLLOWS = {
     "query_task_timeout": "the poll timeout",
     "query_task_lease_timeout": "the workflow task timeout",
 }
-_NOT_YET = (
-    "query_task_",
-    "max_pending_children",
-    "max_search_attributes",
-    "max_operation_name_length",
-    "max_history_events",
-    "history_retention_days",
-    "metrics_workflow_task_failure_type_limit",
-)
+_NOT_YET = ("max_history_events",)
 
 
 def _default(key: str, value: Any) -> str:
