@@ -83,7 +83,7 @@ async def test_a_schedule_fires_and_its_workflow_runs(cluster: Cluster, queue: s
             if fired:
                 break
             await asyncio.sleep(0.1)
-        workflow_id = fired[0].workflow_instance_id
+        workflow_id = fired[0].workflow_instance_id or ""
         handle = client.get_workflow_handle(workflow_id)
         return await client.get_result(handle, poll_interval=0.05, timeout=30)
 
