@@ -158,6 +158,7 @@ async def cluster_info(call: Call) -> Reply:
                 "non_retryable_failures": True,
                 "history_retention": True,
                 "history_export": True,
+                "flows": True,
                 "payload_codec_envelope": True,
                 "payload_codec_envelope_responses": True,
                 "payload_codecs": ["avro"],
