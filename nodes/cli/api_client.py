@@ -10,7 +10,7 @@ import httpx
 
 CONTROL_PLANE_VERSION = "2"
 WORKER_PROTOCOL_VERSION = "1.0"
-TIMEOUT_SECONDS = 30.0
+TIMEOUT_SECONDS = 60.0
 
 
 class ExitCode(IntEnum):
@@ -114,16 +114,20 @@ class ApiClient:
         body: Mapping[str, Any] | None = None,
         query: Mapping[str, Any] | None = None,
         accept: frozenset[int] = frozenset(),
+        nulls: bool = False,
     ) -> dict[str, Any]:
         """The JSON object of a successful response (or of one with a status in ``accept``).
 
-        Raises CallFailed for everything else. None values in ``body`` and ``query`` are left out.
+        Raises CallFailed for everything else. None values in ``query`` are left out, and those in
+        ``body`` unless ``nulls`` says that they mean something.
         """
+        if body is not None and not nulls:
+            body = _given(body)
         try:
             response = self._http.request(
                 method,
                 path,
-                json=None if body is None else _given(body),
+                json=body,
                 params=None if query is None else _given(query),
             )
         except httpx.TimeoutException as error:

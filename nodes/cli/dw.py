@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from nodes.cli import task_queues
+from nodes.cli import task_queues, upkeep
 from nodes.cli.api_client import CONTROL_PLANE_VERSION, ApiClient, CallFailed, ExitCode
 from nodes.cli.output import columns, pairs
 
@@ -164,6 +164,7 @@ _TABLES: Mapping[Any, tuple[str, Sequence[str]]] = {
     workflow_history: ("events", ("sequence", "event_type", "timestamp")),
 }
 _SHOWN = {run: show for _, run, show in task_queues.COMMANDS}
+_SHOWN |= {entry.run: entry.show for entry in upkeep.COMMANDS}
 _INFO_KEYS = ("server_id", "version", "default_namespace")
 
 
@@ -260,6 +261,9 @@ def build_parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         added = command(name, run)
         if run is not task_queues.task_queue_list:
             task_queues.arguments_of(name, added)
+
+    for entry in upkeep.COMMANDS:
+        entry.arguments(command(entry.name, entry.run))
 
     start = command("workflow:start", workflow_start)
     start.add_argument("-t", "--type", required=True, help="workflow type")
