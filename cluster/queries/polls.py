@@ -19,9 +19,9 @@ import trio
 
 from cluster.errors import StoreError, StoreUnavailable
 from cluster.queries.model import QueryClaim, QueryPoll, QueryTaskId, QuestionBody
-from cluster.queues.matcher import poll_markers
 from cluster.queues.model import PollRequest
 from cluster.queues.polls import poll_token
+from cluster.queues.waiters import poll_markers
 from cluster.store.keys import decode, encode
 from cluster.store.store import Store
 

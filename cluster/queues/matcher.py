@@ -6,9 +6,6 @@ holds possible, exactly one claim is in flight for that queue, asking for as man
 are such waiters; it repeats until nothing is possible any more. A parked poll costs no command
 beyond the shared peek, one a second for all queues of the node.
 
-A claim that finds its waiter gone is given back: same attempt, next delivery. So every claim is
-sent by a task of the matcher, which hears the reply whatever becomes of the poll.
-
 Where limits hold, tickets are taken before a claim, and only when there is work: the matcher looks
 first (D4). A queue that was refused sleeps until there is room, the minute ends, or the next peek.
 
@@ -18,8 +15,8 @@ for, the StoreError of the last try is raised; one that had nothing to ask for e
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from random import Random
 from typing import Final
 
@@ -27,12 +24,12 @@ import structlog
 import trio
 
 from cluster.admission.gate import LOOK_AGAIN_SECONDS, Gate, Permit
-from cluster.errors import ConditionFailed, OutcomeUnknown, StoreError, StoreUnavailable
+from cluster.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from cluster.ids import TaskKind
-from cluster.queues import claims
-from cluster.queues.claims import Claim, ClaimWaiter, Heads, PeekReply, Refusal
-from cluster.queues.heads import HeadMemory, Mark
-from cluster.store.keys import QueueName, encode
+from cluster.queues.claiming import Claiming
+from cluster.queues.claims import Claim, PeekReply
+from cluster.queues.waiters import QueueId, Waiter, WaitingQueue
+from cluster.store.keys import QueueName
 from cluster.store.store import Store
 
 log = structlog.get_logger(__name__)
@@ -54,67 +51,6 @@ RETRY_SECONDS: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class QueueId:
-    """What a poll waits on; its markers are separate queues below."""
-
-    kind: TaskKind
-    namespace: str
-    queue: str
-
-    def marked(self, marker: str) -> QueueName:
-        return QueueName(self.kind, self.namespace, self.queue, marker)
-
-
-@dataclass(slots=True, eq=False)
-class Waiter:
-    """One parked poll.
-
-    ``repeated`` says that it was sent before, so its token may hold a task already. While it is
-    ``apart`` it is asked for on its own. ``trouble`` is why it could not be asked for last.
-    """
-
-    queue: QueueId
-    owner: str
-    token: str
-    types: frozenset[str]
-    markers: tuple[str, ...]
-    page_size: int
-    repeated: bool = False
-    apart: bool = False
-    done: trio.Event = field(default_factory=trio.Event)
-    claim: Claim | None = None
-    trouble: StoreError | None = None
-    parts: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        self.parts = tuple(encode(name) for name in self.types)
-
-
-@dataclass(slots=True)
-class _Queue:
-    waiters: dict[Waiter, None] = field(default_factory=dict)
-    memories: dict[tuple[int, str], HeadMemory] = field(default_factory=dict)
-    subscribed: set[str] = field(default_factory=set)
-    subscribing: trio.Lock = field(default_factory=trio.Lock)
-    serving: bool = False
-    refused: bool = False
-    """Its limits are used up: it sleeps until there may be room."""
-    alarm: bool = False
-    """A task waits for the end of the minute."""
-    rooms: int = 0
-    """How often there was word of room; a refusal asked for earlier than the last is void."""
-    idle_since: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Looked:
-    """What a claim saw besides tasks: partitions with lapsed leases, and why it was refused some."""
-
-    lapsed: list[int]
-    refusal: Refusal
-
-
-@dataclass(frozen=True, slots=True)
 class MatcherStatistics:
     parked: int
     queues: int
@@ -125,12 +61,8 @@ class MatcherStatistics:
     wakes_missed: int
 
 
-class Matcher:
-    """One per node. ``run`` must be running before ``wait`` is called.
-
-    ``gate`` admits tasks, ``session`` names the node's present session, ``may_act`` says whether it may
-    hand out (E3), ``recover`` ends lapsed leases of a partition, ``on_peek`` sees every peek's reply.
-    """
+class Matcher(Claiming):
+    """One per node. ``run`` must be running before ``wait`` is called."""
 
     def __init__(
         self,
@@ -144,22 +76,20 @@ class Matcher:
         random: Random,
         peek_seconds: float = PEEK_SECONDS,
     ) -> None:
-        self._store = store
-        self._gate = gate
-        self._session = session
-        self._may_act = may_act
-        self._recover = recover
-        self._on_peek = on_peek
-        self._random = random
+        super().__init__(
+            store,
+            gate=gate,
+            session=session,
+            may_act=may_act,
+            recover=recover,
+            on_peek=on_peek,
+            random=random,
+        )
         self._peek_seconds = peek_seconds
-        self._queues: dict[QueueId, _Queue] = {}
-        self._nursery: trio.Nursery | None = None
         self._closed = False
-        self._recovering: set[int] = set()
-        self._denied: set[tuple[QueueId, int, str, str]] = set()
-        self._claims = self._tasks = self._returned = self._wakes = self._missed = 0
+        self._wakes = self._missed = 0
 
-    # -- life -------------------------------------------------------------------------------
+    # -- life -------------------------------------------------------------------------------------
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled."""
@@ -190,11 +120,6 @@ class Matcher:
         """Whether this node takes no more polls."""
         return self._closed
 
-    def start_soon(self, job: Callable[..., Awaitable[object]], *args: object) -> None:
-        """Run ``job`` in the background, for as long as this node serves."""
-        if self._nursery is not None:
-            self._nursery.start_soon(job, *args)
-
     def statistics(self) -> MatcherStatistics:
         return MatcherStatistics(
             parked=sum(len(queue.waiters) for queue in self._queues.values()),
@@ -206,7 +131,7 @@ class Matcher:
             wakes_missed=self._missed,
         )
 
-    # -- waiting ----------------------------------------------------------------------------
+    # -- waiting ----------------------------------------------------------------------------------
 
     async def wait(self, waiter: Waiter, seconds: float) -> Claim | None:
         """The next task for ``waiter``, or None after so many ``seconds`` (0: look once).
@@ -215,7 +140,7 @@ class Matcher:
         """
         if self._closed or self._nursery is None:
             return None
-        queue = self._queues.setdefault(waiter.queue, _Queue())
+        queue = self._queues.setdefault(waiter.queue, WaitingQueue())
         queue.waiters[waiter] = None
         waiter.apart = waiter.repeated or seconds <= 0
         try:
@@ -238,7 +163,7 @@ class Matcher:
             raise waiter.trouble
         return waiter.claim
 
-    async def _park(self, queue: _Queue, waiter: Waiter) -> None:
+    async def _park(self, queue: WaitingQueue, waiter: Waiter) -> None:
         await self._subscribe(queue, waiter)
         if waiter.apart:
             self.start_soon(self._resume, queue, waiter)
@@ -246,7 +171,7 @@ class Matcher:
             self._kick(waiter.queue, queue)
         await waiter.done.wait()
 
-    async def _subscribe(self, queue: _Queue, waiter: Waiter) -> None:
+    async def _subscribe(self, queue: WaitingQueue, waiter: Waiter) -> None:
         if queue.subscribed.issuperset(waiter.markers):
             return
         async with queue.subscribing:
@@ -272,7 +197,7 @@ class Matcher:
         if channels:
             await self._store.unsubscribe(*channels)
 
-    # -- wakes ------------------------------------------------------------------------------
+    # -- wakes ------------------------------------------------------------------------------------
 
     def _on_wake(self, channel: str, message: bytes) -> None:
         name = QueueName.parse(channel.removeprefix(f"{self._store.keys.prefix}:wake:"))
@@ -292,20 +217,16 @@ class Matcher:
                 memory.forget()
             self._kick(name, queue)
 
-    @staticmethod
-    def _memory(queue: _Queue, partition: int, marker: str) -> HeadMemory:
-        return queue.memories.setdefault((partition, marker), HeadMemory())
+    # -- serving ----------------------------------------------------------------------------------
 
-    # -- claims -----------------------------------------------------------------------------
-
-    def _kick(self, name: QueueId, queue: _Queue) -> None:
+    def _kick(self, name: QueueId, queue: WaitingQueue) -> None:
         if queue.serving or queue.refused or not queue.waiters or self._nursery is None:
             return
         if self._choose(name, queue)[0]:
             queue.serving = True
             self._nursery.start_soon(self._serve, name, queue)
 
-    def _choose(self, name: QueueId, queue: _Queue) -> tuple[list[Waiter], list[int]]:
+    def _choose(self, name: QueueId, queue: WaitingQueue) -> tuple[list[Waiter], list[int]]:
         """Waiters that may be served, and the partitions to look into, oldest work first (W7)."""
         chosen: list[Waiter] = []
         scores: dict[int, int] = {}
@@ -325,7 +246,7 @@ class Matcher:
         partitions.sort(key=lambda partition: scores.get(partition, 0))
         return chosen, partitions[:1] if self._store.clustered else partitions
 
-    def _possible(self, queue: _Queue, waiter: Waiter, scores: dict[int, int]) -> bool:
+    def _possible(self, queue: WaitingQueue, waiter: Waiter, scores: dict[int, int]) -> bool:
         possible = False
         for partition in range(self._store.keys.partitions):
             for marker in waiter.markers:
@@ -335,7 +256,7 @@ class Matcher:
                     scores[partition] = min(ready, scores.get(partition, ready))
         return possible
 
-    async def _serve(self, name: QueueId, queue: _Queue) -> None:
+    async def _serve(self, name: QueueId, queue: WaitingQueue) -> None:
         unsure: list[Waiter] = []
         try:
             while not self._closed:
@@ -365,7 +286,7 @@ class Matcher:
             queue.serving = False
 
     async def _claim_admitted(
-        self, name: QueueId, queue: _Queue, waiters: list[Waiter], partitions: list[int]
+        self, name: QueueId, queue: WaitingQueue, waiters: list[Waiter], partitions: list[int]
     ) -> None:
         permit = await self._gate.terms(name.namespace, name.kind, name.queue)
         if not permit.free:
@@ -385,7 +306,7 @@ class Matcher:
             waiters = waiters if permit.free else waiters[: permit.number]
         self._recover_soon((await self._claim_for(queue, waiters, partitions, permit)).lapsed)
 
-    def _unsure_about(self, queue: _Queue, waiter: Waiter) -> bool:
+    def _unsure_about(self, queue: WaitingQueue, waiter: Waiter) -> bool:
         """Whether it is not known if there is work for ``waiter`` somewhere."""
         return any(
             self._memory(queue, partition, marker).oldest(waiter.parts) == 0
@@ -393,17 +314,9 @@ class Matcher:
             for marker in waiter.markers
         )
 
-    async def _look(self, name: QueueId, markers: Iterable[str]) -> list[int]:
-        """Learn which work the queue has, without taking any; returns partitions with lapsed leases."""
-        lapsed: list[int] = []
-        for group in self._groups():
-            reply = await self._peek_at([(name, marker) for marker in sorted(markers)], group)
-            lapsed += [p for p, due in reply.due.items() if claims.NO_DUE < due.lease_ms <= reply.now_ms]
-        return lapsed
+    # -- limits -----------------------------------------------------------------------------------
 
-    # -- limits -----------------------------------------------------------------------------
-
-    def _refuse(self, name: QueueId, queue: _Queue, permit: Permit) -> None:
+    def _refuse(self, name: QueueId, queue: WaitingQueue, permit: Permit) -> None:
         """Let a queue sleep; a lease limit's end is announced, the minute's is not."""
         queue.refused = True
         seconds = LOOK_AGAIN_SECONDS if permit.standing is None else permit.retry_after
@@ -412,7 +325,7 @@ class Matcher:
             jitter = self._random.uniform(0, MINUTE_JITTER_SECONDS)
             self.start_soon(self._room_after, name, queue, seconds + jitter)
 
-    async def _room_after(self, name: QueueId, queue: _Queue, seconds: float) -> None:
+    async def _room_after(self, name: QueueId, queue: WaitingQueue, seconds: float) -> None:
         await trio.sleep(seconds)
         queue.alarm = False
         self._make_room(name, queue)
@@ -428,14 +341,14 @@ class Matcher:
             if namespace in (None, name.namespace):
                 self._make_room(name, queue)
 
-    def _make_room(self, name: QueueId, queue: _Queue) -> None:
+    def _make_room(self, name: QueueId, queue: WaitingQueue) -> None:
         queue.rooms += 1
         queue.refused = False
         self._kick(name, queue)
 
-    # -- repeated and single looks ----------------------------------------------------------
+    # -- repeated and single looks ----------------------------------------------------------------
 
-    async def _resume(self, queue: _Queue, waiter: Waiter) -> None:
+    async def _resume(self, queue: WaitingQueue, waiter: Waiter) -> None:
         """Give a repeated poll what its token holds; if that is nothing, it waits like all others."""
         while not self._closed and waiter in queue.waiters and not waiter.done.is_set():
             try:
@@ -449,7 +362,7 @@ class Matcher:
         waiter.apart = False
         self._kick(waiter.queue, queue)
 
-    async def _probe(self, queue: _Queue, waiter: Waiter) -> None:
+    async def _probe(self, queue: WaitingQueue, waiter: Waiter) -> None:
         """Look once into every partition, whatever the memory says; lapsed leases count (H2)."""
         try:
             if not self._may_act():
@@ -464,7 +377,7 @@ class Matcher:
         finally:
             waiter.done.set()
 
-    async def _probe_once(self, queue: _Queue, waiter: Waiter) -> bool:
+    async def _probe_once(self, queue: WaitingQueue, waiter: Waiter) -> bool:
         """Look for a task; returns whether another look may find more."""
         name = waiter.queue
         permit = await self._gate.terms(name.namespace, name.kind, name.queue)
@@ -493,122 +406,7 @@ class Matcher:
                 return True
         return await self._recover_all(lapsed)
 
-    async def _recover_all(self, partitions: list[int]) -> bool:
-        for partition in partitions:
-            await self._recover(partition)
-        return bool(partitions)
-
-    async def _find_held(self, queue: _Queue, waiters: list[Waiter]) -> None:
-        """Hand out once more what the tokens of these waiters hold already (G1, H1).
-
-        A claim that takes new work comes only when this found nothing anywhere: on a cluster one
-        script sees one partition, and the token may hold a task in another.
-        """
-        for group in self._groups():
-            open_waiters = [waiter for waiter in waiters if not waiter.done.is_set()]
-            if open_waiters:
-                await self._claim_for(queue, open_waiters, group, None)
-
-    async def _claim_for(
-        self, queue: _Queue, waiters: list[Waiter], partitions: list[int], permit: Permit | None
-    ) -> Looked:
-        """One claim, delivered. Without a permit only what the waiters' tokens hold is found."""
-        name = waiters[0].queue
-        markers = sorted({marker for waiter in waiters for marker in waiter.markers})
-        marks = {
-            (partition, marker): self._memory(queue, partition, marker).mark()
-            for partition in partitions
-            for marker in markers
-        }
-        tickets = permit.tickets if permit is not None and permit.tickets else ("",) * len(waiters)
-        self._claims += 1
-        try:
-            reply = await self._ask_for(name, markers, waiters, partitions, permit, tickets)
-        except StoreError as error:
-            # What may have been executed keeps its tickets: they have leases, or the audit drops them.
-            if permit is not None and not isinstance(error, OutcomeUnknown):
-                self._gate.unused(permit, (), 0)
-            raise
-        for heads in reply.heads:
-            mark = marks[heads.partition, heads.queue.marker]
-            self._memory(queue, heads.partition, heads.queue.marker).learn(
-                mark, heads.ready_ms, complete=heads.complete
-            )
-        for claim in reply.claims:
-            self._deliver(queue, waiters[claim.waiter], claim)
-        if permit is not None:
-            used = [tickets[claim.waiter] for claim in reply.claims]
-            self._gate.unused(permit, used, len(used))
-            if reply.refusal:
-                self._gate.contradicted(permit, counted=reply.refusal is Refusal.COUNTED)
-        lapsed = [p for p, due in reply.lease_due_ms.items() if claims.NO_DUE < due <= reply.now_ms]
-        return Looked(lapsed, reply.refusal)
-
-    async def _ask_for(
-        self,
-        name: QueueId,
-        markers: Sequence[str],
-        waiters: Sequence[Waiter],
-        partitions: list[int],
-        permit: Permit | None,
-        tickets: Sequence[str],
-    ) -> claims.ClaimReply:
-        return await claims.claim(
-            self._store,
-            self._session(),
-            partitions,
-            [name.marked(marker) for marker in markers],
-            [
-                ClaimWaiter(w.owner, w.token, w.types, w.markers, permit is None, ticket)
-                for w, ticket in zip(waiters, tickets, strict=False)
-            ],
-            page_size=max(waiter.page_size for waiter in waiters),
-            version=claims.NEWEST if permit is None else permit.version,
-            claim_by_ms=claims.NO_DUE if permit is None or permit.free else permit.claim_by_ms,
-        )
-
-    def _groups(self) -> list[list[int]]:
-        """All partitions, as sets that one script may look into."""
-        everywhere = list(range(self._store.keys.partitions))
-        return [[partition] for partition in everywhere] if self._store.clustered else [everywhere]
-
-    def _deliver(self, queue: _Queue, waiter: Waiter, claim: Claim) -> None:
-        if waiter.done.is_set() or waiter not in queue.waiters:
-            self._give_back_soon(claim, waiter.owner)
-            return
-        self._tasks += 1
-        waiter.claim = claim
-        waiter.done.set()
-
-    def _give_back_soon(self, claim: Claim, owner: str) -> None:
-        self.start_soon(self.give_back, claim, owner)
-
-    async def give_back(self, claim: Claim, owner: str) -> None:
-        """Return an undelivered task; if that fails the lease runs out by itself."""
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + 5):
-            try:
-                await claims.give_back(self._store, claim, owner)
-                self._returned += 1
-            except ConditionFailed:
-                log.debug("nothing to give back", task_id=claim.task_id)
-            except StoreError as error:
-                log.warning("could not give a task back", task_id=claim.task_id, reason=error.reason)
-
-    def _recover_soon(self, partitions: list[int]) -> None:
-        for partition in partitions:
-            if partition not in self._recovering:
-                self._recovering.add(partition)
-                self.start_soon(self._recover_one, partition)
-
-    async def _recover_one(self, partition: int) -> None:
-        try:
-            await self._recover(partition)
-        except StoreError as error:
-            log.warning("could not recover leases", partition=partition, reason=error.reason)
-        finally:
-            self._recovering.discard(partition)
-
-    # -- the safety net ---------------------------------------------------------------------
+    # -- the safety net ---------------------------------------------------------------------------
 
     async def _peek(self) -> None:
         for place in self._denied:
@@ -633,34 +431,3 @@ class Matcher:
             queue = self._queues.get(name)
             if queue is not None:
                 self._make_room(name, queue)
-
-    async def _peek_at(self, watched: list[tuple[QueueId, str]], group: list[int]) -> PeekReply:
-        marks = {
-            (name, partition, marker): self._memory(self._queues[name], partition, marker).mark()
-            for name, marker in watched
-            if name in self._queues
-            for partition in group
-        }
-        reply = await claims.peek(self._store, group, [name.marked(marker) for name, marker in watched])
-        for heads in reply.heads:
-            self._take_peek(heads, marks)
-        return reply
-
-    def _take_peek(self, heads: Heads, marks: dict[tuple[QueueId, int, str], Mark]) -> None:
-        name = QueueId(TaskKind(heads.queue.kind), heads.queue.namespace, heads.queue.queue)
-        queue = self._queues.get(name)
-        mark = marks.get((name, heads.partition, heads.queue.marker))
-        if queue is None or mark is None:
-            return
-        memory = self._memory(queue, heads.partition, heads.queue.marker)
-        for type_part in heads.ready_ms:
-            # The wake may still be on its way: it was missed if it is not here by the next peek.
-            subscribed = heads.queue.marker in queue.subscribed
-            if subscribed and memory.denied_since(mark, type_part):
-                self._denied.add((name, heads.partition, heads.queue.marker, type_part))
-        memory.learn(mark, heads.ready_ms, complete=heads.complete)
-
-
-def poll_markers(build_id: str) -> tuple[str, ...]:
-    """Markers a worker of ``build_id`` ("" for unversioned) may take tasks of (4.3)."""
-    return ("", build_id) if build_id else ("",)

@@ -25,8 +25,9 @@ from cluster.errors import StoreError
 from cluster.ids import AttemptId, TaskKind, parse_task_id
 from cluster.paging import page_token
 from cluster.queues.claims import Claim
-from cluster.queues.matcher import Matcher, QueueId, Waiter, poll_markers
+from cluster.queues.matcher import Matcher
 from cluster.queues.model import ActivityTask, PollRequest, PollResult, PollStatus, Throttle, WorkflowTask
+from cluster.queues.waiters import QueueId, Waiter, poll_markers
 from cluster.store.store import Store
 from cluster.times import iso_seconds
 from cluster.workflows.storage import RunCache, decode_info, decode_state

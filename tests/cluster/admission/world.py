@@ -19,7 +19,8 @@ from cluster.admission.tickets import Discharge
 from cluster.errors import ConditionFailed
 from cluster.ids import TaskKind
 from cluster.queues.claims import Claim
-from cluster.queues.matcher import Matcher, QueueId, Waiter
+from cluster.queues.matcher import Matcher
+from cluster.queues.waiters import QueueId, Waiter
 from cluster.settings import Settings
 from cluster.store.keys import QueueName, encode
 from cluster.store.store import Store, open_store

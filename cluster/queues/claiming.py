@@ -1,0 +1,223 @@
+"""The claims of a node: sent for waiters, delivered, given back; and looks that take nothing.
+
+A claim that finds its waiter gone is given back: same attempt, next delivery. So every claim is
+sent by a task of the matcher, which hears the reply whatever becomes of the poll.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import structlog
+import trio
+
+from cluster.admission.gate import Gate, Permit
+from cluster.errors import ConditionFailed, OutcomeUnknown, StoreError
+from cluster.ids import TaskKind
+from cluster.queues import claims
+from cluster.queues.claims import Claim, ClaimWaiter, Heads, PeekReply, Refusal
+from cluster.queues.heads import HeadMemory, Mark
+from cluster.queues.waiters import QueueId, Waiter, WaitingQueue
+from cluster.store.store import Store
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What a claim saw besides tasks: partitions with lapsed leases, and why it was refused some."""
+
+    lapsed: list[int]
+    refusal: Refusal
+
+
+class Claiming:
+    """What the matcher asks the store with, and what it remembers of the replies.
+
+    ``gate`` admits tasks, ``session`` names the node's present session, ``may_act`` says whether it may
+    hand out (E3), ``recover`` ends lapsed leases of a partition, ``on_peek`` sees every peek's reply.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        gate: Gate,
+        session: Callable[[], str],
+        may_act: Callable[[], bool],
+        recover: Callable[[int], Awaitable[object]],
+        on_peek: Callable[[PeekReply], None],
+        random: Random,
+    ) -> None:
+        self._store = store
+        self._gate = gate
+        self._session = session
+        self._may_act = may_act
+        self._recover = recover
+        self._on_peek = on_peek
+        self._random = random
+        self._queues: dict[QueueId, WaitingQueue] = {}
+        self._nursery: trio.Nursery | None = None
+        self._recovering: set[int] = set()
+        self._denied: set[tuple[QueueId, int, str, str]] = set()
+        self._claims = self._tasks = self._returned = 0
+
+    def start_soon(self, job: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Run ``job`` in the background, for as long as this node serves."""
+        if self._nursery is not None:
+            self._nursery.start_soon(job, *args)
+
+    @staticmethod
+    def _memory(queue: WaitingQueue, partition: int, marker: str) -> HeadMemory:
+        return queue.memories.setdefault((partition, marker), HeadMemory())
+
+    def _groups(self) -> list[list[int]]:
+        """All partitions, as sets that one script may look into."""
+        everywhere = list(range(self._store.keys.partitions))
+        return [[partition] for partition in everywhere] if self._store.clustered else [everywhere]
+
+    async def _find_held(self, queue: WaitingQueue, waiters: list[Waiter]) -> None:
+        """Hand out once more what the tokens of these waiters hold already (G1, H1).
+
+        A claim that takes new work comes only when this found nothing anywhere: on a cluster one
+        script sees one partition, and the token may hold a task in another.
+        """
+        for group in self._groups():
+            open_waiters = [waiter for waiter in waiters if not waiter.done.is_set()]
+            if open_waiters:
+                await self._claim_for(queue, open_waiters, group, None)
+
+    async def _claim_for(
+        self, queue: WaitingQueue, waiters: list[Waiter], partitions: list[int], permit: Permit | None
+    ) -> Looked:
+        """One claim, delivered. Without a permit only what the waiters' tokens hold is found."""
+        name = waiters[0].queue
+        markers = sorted({marker for waiter in waiters for marker in waiter.markers})
+        marks = {
+            (partition, marker): self._memory(queue, partition, marker).mark()
+            for partition in partitions
+            for marker in markers
+        }
+        tickets = permit.tickets if permit is not None and permit.tickets else ("",) * len(waiters)
+        self._claims += 1
+        try:
+            reply = await self._ask_for(name, markers, waiters, partitions, permit, tickets)
+        except StoreError as error:
+            # What may have been executed keeps its tickets: they have leases, or the audit drops them.
+            if permit is not None and not isinstance(error, OutcomeUnknown):
+                self._gate.unused(permit, (), 0)
+            raise
+        for heads in reply.heads:
+            mark = marks[heads.partition, heads.queue.marker]
+            self._memory(queue, heads.partition, heads.queue.marker).learn(
+                mark, heads.ready_ms, complete=heads.complete
+            )
+        for claim in reply.claims:
+            self._deliver(queue, waiters[claim.waiter], claim)
+        if permit is not None:
+            used = [tickets[claim.waiter] for claim in reply.claims]
+            self._gate.unused(permit, used, len(used))
+            if reply.refusal:
+                self._gate.contradicted(permit, counted=reply.refusal is Refusal.COUNTED)
+        lapsed = [p for p, due in reply.lease_due_ms.items() if claims.NO_DUE < due <= reply.now_ms]
+        return Looked(lapsed, reply.refusal)
+
+    async def _ask_for(
+        self,
+        name: QueueId,
+        markers: Sequence[str],
+        waiters: Sequence[Waiter],
+        partitions: list[int],
+        permit: Permit | None,
+        tickets: Sequence[str],
+    ) -> claims.ClaimReply:
+        return await claims.claim(
+            self._store,
+            self._session(),
+            partitions,
+            [name.marked(marker) for marker in markers],
+            [
+                ClaimWaiter(w.owner, w.token, w.types, w.markers, permit is None, ticket)
+                for w, ticket in zip(waiters, tickets, strict=False)
+            ],
+            page_size=max(waiter.page_size for waiter in waiters),
+            version=claims.NEWEST if permit is None else permit.version,
+            claim_by_ms=claims.NO_DUE if permit is None or permit.free else permit.claim_by_ms,
+        )
+
+    def _deliver(self, queue: WaitingQueue, waiter: Waiter, claim: Claim) -> None:
+        if waiter.done.is_set() or waiter not in queue.waiters:
+            self._give_back_soon(claim, waiter.owner)
+            return
+        self._tasks += 1
+        waiter.claim = claim
+        waiter.done.set()
+
+    def _give_back_soon(self, claim: Claim, owner: str) -> None:
+        self.start_soon(self.give_back, claim, owner)
+
+    async def give_back(self, claim: Claim, owner: str) -> None:
+        """Return an undelivered task; if that fails the lease runs out by itself."""
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + 5):
+            try:
+                await claims.give_back(self._store, claim, owner)
+                self._returned += 1
+            except ConditionFailed:
+                log.debug("nothing to give back", task_id=claim.task_id)
+            except StoreError as error:
+                log.warning("could not give a task back", task_id=claim.task_id, reason=error.reason)
+
+    def _recover_soon(self, partitions: list[int]) -> None:
+        for partition in partitions:
+            if partition not in self._recovering:
+                self._recovering.add(partition)
+                self.start_soon(self._recover_one, partition)
+
+    async def _recover_one(self, partition: int) -> None:
+        try:
+            await self._recover(partition)
+        except StoreError as error:
+            log.warning("could not recover leases", partition=partition, reason=error.reason)
+        finally:
+            self._recovering.discard(partition)
+
+    async def _recover_all(self, partitions: list[int]) -> bool:
+        for partition in partitions:
+            await self._recover(partition)
+        return bool(partitions)
+
+    async def _look(self, name: QueueId, markers: Iterable[str]) -> list[int]:
+        """Learn which work the queue has, without taking any; returns partitions with lapsed leases."""
+        lapsed: list[int] = []
+        for group in self._groups():
+            reply = await self._peek_at([(name, marker) for marker in sorted(markers)], group)
+            lapsed += [p for p, due in reply.due.items() if claims.NO_DUE < due.lease_ms <= reply.now_ms]
+        return lapsed
+
+    async def _peek_at(self, watched: list[tuple[QueueId, str]], group: list[int]) -> PeekReply:
+        marks = {
+            (name, partition, marker): self._memory(self._queues[name], partition, marker).mark()
+            for name, marker in watched
+            if name in self._queues
+            for partition in group
+        }
+        reply = await claims.peek(self._store, group, [name.marked(marker) for name, marker in watched])
+        for heads in reply.heads:
+            self._take_peek(heads, marks)
+        return reply
+
+    def _take_peek(self, heads: Heads, marks: dict[tuple[QueueId, int, str], Mark]) -> None:
+        name = QueueId(TaskKind(heads.queue.kind), heads.queue.namespace, heads.queue.queue)
+        queue = self._queues.get(name)
+        mark = marks.get((name, heads.partition, heads.queue.marker))
+        if queue is None or mark is None:
+            return
+        memory = self._memory(queue, heads.partition, heads.queue.marker)
+        for type_part in heads.ready_ms:
+            # The wake may still be on its way: it was missed if it is not here by the next peek.
+            subscribed = heads.queue.marker in queue.subscribed
+            if subscribed and memory.denied_since(mark, type_part):
+                self._denied.add((name, heads.partition, heads.queue.marker, type_part))
+        memory.learn(mark, heads.ready_ms, complete=heads.complete)
