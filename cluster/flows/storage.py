@@ -84,7 +84,7 @@ class Picture:
         return self.now_ms > 0
 
     def after(self, changes: Changes) -> Picture:
-        """What a commit of ``changes`` leaves; no longer sure."""
+        """What a commit of ``changes`` leaves; no longer sure. Other tasks are taken to be as they were."""
         steps = {**self.run.steps, **changes.steps}
         run = msgspec.structs.replace(
             self.run,
@@ -93,7 +93,8 @@ class Picture:
             attributes=self.run.attributes if changes.attributes is None else changes.attributes,
             steps={k: step for k, step in steps.items() if step is not None},
         )
-        return Picture(run)
+        tasks = {k: task for k, task in self.tasks.items() if k not in changes.steps}
+        return Picture(run, tasks)
 
 
 async def load(store: Store, run_id: str, wants: Wants) -> Picture | None:

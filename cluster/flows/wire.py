@@ -188,6 +188,7 @@ def read_output(kind: type[Output], output: bytes | dict[str, Any] | None) -> Ou
     """A worker's output. Raises Refused ``invalid_output`` (422)."""
     try:
         raw = output if isinstance(output, bytes) else orjson.dumps(output if output is not None else {})
+        raw.decode()  # payloads are not looked into below
         found: Output = msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, orjson.JSONEncodeError, UnicodeDecodeError) as error:
         raise invalid_output(str(error)) from None

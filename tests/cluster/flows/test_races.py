@@ -43,6 +43,21 @@ async def test_nodes_that_finish_steps_of_one_flow_at_once(lab: Lab) -> None:
     assert [orjson.loads(entry)["sequence"] for entry in page.entries] == list(range(1, 62))
 
 
+async def test_many_losses_of_one_flow_are_taken_at_once(lab: Lab) -> None:
+    """A node dies with many steps of one flow in its hands."""
+    await lab.start()
+    await lab.do(go_to(*["part"] * 200))
+    taken = await lab.take(most=200)
+    lab.engine = lab.new_engine()
+    before = lab.store.statistics().commit_calls
+
+    verdicts = await lab.engine.finish([one.result(ResultKind.LOST) for one in taken])
+
+    assert [verdict.accepted for verdict in verdicts] == [True] * 200
+    assert lab.store.statistics().commit_calls - before <= 10
+    assert len(await lab.timers()) == 200
+
+
 async def test_the_same_result_through_two_nodes_at_once(lab: Lab) -> None:
     await lab.start()
     taken = await lab.take_one()

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
+from cluster.errors import Refused
 from cluster.flows.changes import DropTask
 from cluster.flows.decision import StepEvent
 from cluster.flows.limits import FlowLimits
@@ -22,7 +23,7 @@ from cluster.flows.records import (
     TimeoutPolicy,
 )
 from cluster.flows.retry import retry_delay_ms
-from cluster.flows.wire import Failure, RpcOutput, read_failure, read_options, read_output
+from cluster.flows.wire import ExecuteOutput, Failure, RpcOutput, read_failure, read_options, read_output
 from tests.unit.flows.simulation import START_MS, Simulation, refusal
 
 SECOND_MS = 1_000
@@ -208,6 +209,14 @@ def test_decisions_that_make_no_sense(decision: dict[str, Any]) -> None:
     attempt = flow.taken()
     assert refusal(lambda: flow.complete(attempt, {"decision": decision})) == "invalid_output"
     assert flow.tasks[1].state == "l"
+
+
+@pytest.mark.parametrize(
+    "output", [b'{"decision": {"complete": "\xff"}}', b'{"decision": {"complete": [1,}}', b""]
+)
+def test_outputs_that_are_no_json(output: bytes) -> None:
+    with pytest.raises(Refused, match="not valid"):
+        read_output(ExecuteOutput, output)
 
 
 def test_siblings_are_those_of_the_same_decision() -> None:
