@@ -35,7 +35,7 @@ NASTY = [
 ]
 names = st.one_of(st.sampled_from(NASTY), st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
 partitions = st.integers(0, KEYS.partitions - 1)
-queues = st.builds(QueueName, st.sampled_from("wa"), names, names, names)
+queues = st.builds(QueueName, st.sampled_from("wast"), names, names, names)
 
 # Every builder that takes names, as (family, what parse returns after it).
 Built = tuple[str, tuple[str, ...]]
@@ -51,12 +51,27 @@ def built(draw: st.DrawFn) -> Built:
         (KEYS.workflow(partition, name), (tag, "wf", name)),
         (KEYS.runs(partition, name), (tag, "runs", name)),
         (KEYS.closed(partition, name), (tag, "closed", name)),
+        (KEYS.flow(partition, name, queue.queue), (tag, "fl", name, queue.queue)),
+        (KEYS.flows(partition, name), (tag, "flows", name)),
+        (KEYS.closed_flows(partition, name), (tag, "fclosed", name)),
+        (KEYS.channel(partition, "run", name), (tag, "ch", "run", name)),
         (KEYS.heads(partition, queue), (tag, "h", *queue_parts)),
         (KEYS.stream(partition, queue, name), (tag, "q", *queue_parts, name)),
         (KEYS.back(partition, queue, name), (tag, "b", *queue_parts, name)),
         (KEYS.cursors(partition), (tag, "cur")),
         (KEYS.registrations(name), (f"w.{encode(name)}", "reg")),
         (KEYS.heartbeats(name), (f"w.{encode(name)}", "beat")),
+        (KEYS.vitals(name), (f"w.{encode(name)}", "vital")),
+        (KEYS.fleet(name, queue.queue), (f"w.{encode(name)}", "fleet", queue.queue)),
+        (KEYS.cohorts(name), (f"w.{encode(name)}", "cohort")),
+        (KEYS.draining(name), (f"w.{encode(name)}", "drain")),
+        (
+            KEYS.pending_queries(name, queue.queue),
+            (f"q:{encode(name)}:{encode(queue.queue)}", "pending"),
+        ),
+        (KEYS.failing(partition, name), (tag, "failing", name)),
+        (KEYS.archived(partition, name), (tag, "archived", name)),
+        (KEYS.turn("retention", name), ("", "turn", "retention", name)),
         (KEYS.namespaces(), ("sys", "ns")),
     ]
     return draw(st.sampled_from(choices))
