@@ -129,6 +129,28 @@ curl -sS -X POST "$DURABLE_WORKFLOW_SERVER_URL/api/worker/workflow-tasks/poll" \
     "timeout_seconds": 30
   }'
 """
+DESCRIBE_QUEUE = r"""
+curl -sS "$DURABLE_WORKFLOW_SERVER_URL/api/task-queues/orders" \
+  -H "Authorization: Bearer $DW_OPERATOR_TOKEN" \
+  -H "X-Namespace: orders-prod" \
+  -H "X-Durable-Workflow-Control-Plane-Version: 2" | jq '.pollers, .admission'
+"""
+REGISTER_PAYMENTS = r"""
+curl -sS -X POST "$DURABLE_WORKFLOW_SERVER_URL/api/worker/register" \
+  -H "Authorization: Bearer $DW_WORKER_TOKEN" \
+  -H "X-Namespace: orders-prod" \
+  -H "X-Durable-Workflow-Protocol-Version: 1.0" \
+  -H "Content-Type: application/json" \
+  -d '{
+  "worker_id": "payments-python-1",
+  "task_queue": "payments",
+  "runtime": "python",
+  "supported_workflow_types": ["payments.PaymentWorkflow"],
+  "supported_activity_types": ["payments.charge_card", "payments.send_receipt"],
+  "max_concurrent_workflow_tasks": 8,
+  "max_concurrent_activity_tasks": 12
+}'
+"""
 
 
 @pytest.fixture(scope="module")
@@ -186,6 +208,21 @@ def test_every_line_of_the_documentation(documented: Cluster) -> None:
     assert task["lease_owner"] == "py-orders-1"
     elsewhere = POLL.replace('"task_queue": "orders"', '"task_queue": "other"')
     assert run(documented, elsewhere)[0]["reason"] == "task_queue_mismatch"
+
+
+def test_the_task_queue_shows_its_pollers_and_admission(documented: Cluster) -> None:
+    run(documented, CREATE_NAMESPACE)
+    run(documented, REGISTER)
+    run(documented, REGISTER_PAYMENTS)
+    pollers, admission = run(documented, DESCRIBE_QUEUE)
+    assert [poller["worker_id"] for poller in pollers] == ["py-orders-1"]
+    workflow = admission["workflow_tasks"]
+    assert (workflow["configured_slot_count"], workflow["active_worker_count"]) == (10, 1)
+    # The override for every queue wins over the global limit of 25.
+    assert workflow["server_max_active_leases_per_queue"] == 50
+    assert workflow["server_max_dispatches_per_minute"] == 600
+    assert admission["activity_tasks"]["server_max_active_leases_per_queue"] == 100
+    assert admission["query_tasks"]["max_pending_per_queue"] == 1024
 
 
 @pytest.mark.parametrize(
