@@ -63,6 +63,8 @@ class HistoryPage:
     next_page_token: str | None
 
 
+HISTORY_CHUNK: Final = 1_000
+"""Events read at once of a whole history, so that a long one does not hold up Redis."""
 _ACTIVITY_ENDS: Final = (
     EventType.ACTIVITY_COMPLETED,
     EventType.ACTIVITY_FAILED,
@@ -136,9 +138,11 @@ class Visibility:
             return None
         keys, run = self._store.keys, snapshot.run
         key = keys.history(partition_of_workflow(run.info.workflow_id, keys.partitions), run_id)
+        events: list[bytes] = []
         # Events are only ever added, so those the run knows of are still there in their places.
-        last = run.state.history_length - 1
-        events: list[bytes] = await self._store.call("LRANGE", key, 0, last, idempotent=True)
+        for first in range(0, run.state.history_length, HISTORY_CHUNK):
+            last = min(first + HISTORY_CHUNK, run.state.history_length) - 1
+            events += await self._store.call("LRANGE", key, first, last, idempotent=True)
         return (run, events) if len(events) == run.state.history_length else None
 
     async def last_events(self, run_id: str, count: int) -> list[dict[str, Any]]:

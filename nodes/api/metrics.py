@@ -102,6 +102,14 @@ class _NodeCollector(Collector):
         pipe, pubsub = store.pipe, store.pubsub
         yield GaugeMetricFamily("headrace_polls_parked", "Polls waiting on this node", node.polls.parked)
         yield GaugeMetricFamily(
+            "headrace_query_polls_parked", "Polls for queries waiting on this node", node.query_polls.parked
+        )
+        yield GaugeMetricFamily(
+            "headrace_queries_waiting",
+            "Clients waiting on this node for a query's answer",
+            node.queries.waiting,
+        )
+        yield GaugeMetricFamily(
             "headrace_partitions_owned",
             "Partitions this node keeps house for",
             len(node.membership.held),

@@ -183,6 +183,8 @@ class FakeNode:
         self.workers = WorkerStore(store, self.clock.now_ms)
         self.contracts = Contracts(Fleet(store, self.clock.now_ms, 60_000))
         self.cohorts = Cohorts(store)
+        self.queries = SimpleNamespace(waiting=0)
+        self.query_polls = SimpleNamespace(parked=0)
         self.retention = SimpleNamespace(take_turn=_nothing)
         self.fleet = Fleet(store, self.clock.now_ms, 60_000)
         self.passes = SimpleNamespace(recent_candidates=_healthy)
