@@ -43,6 +43,7 @@ class WebSocket:
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
         self._protocol = wsproto.WSConnection(wsproto.ConnectionType.CLIENT)
+        self._sending = trio.Lock()
         self._text = ""
         self.closed: int | None = None
 
@@ -69,7 +70,8 @@ class WebSocket:
                         pass
 
     async def send(self, data: bytes) -> None:
-        await self._stream.send_all(self._protocol.send(ws.TextMessage(data=data.decode())))
+        async with self._sending:
+            await self._stream.send_all(self._protocol.send(ws.TextMessage(data=data.decode())))
 
     async def receive(self) -> list[bytes]:
         messages: list[bytes] = []
@@ -100,6 +102,7 @@ class Http2:
         self._stream = stream
         config = h2.config.H2Configuration(client_side=True)
         self._protocol = h2.connection.H2Connection(config)
+        self._sending = trio.Lock()
         self._id = 0
         self._buffer = b""
         self.closed: int | None = None
@@ -136,8 +139,12 @@ class Http2:
                 self._protocol.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
                 if self.closed is None and event.stream_id == self._id and self._opened(events):
                     self._buffer += event.data
-        await self._stream.send_all(self._protocol.data_to_send())
+        await self._flush()
         return events
+
+    async def _flush(self) -> None:
+        async with self._sending:
+            await self._stream.send_all(self._protocol.data_to_send())
 
     def _opened(self, events: list[h2.events.Event]) -> bool:
         """Data that came in the same packet as the head of a good response."""
@@ -151,11 +158,11 @@ class Http2:
         while left:
             room = min(self._protocol.local_flow_control_window(self._id), 16_384)
             if not room:
-                await self._events()
+                await trio.sleep(0.005)  # the reader takes the window's updates
                 continue
             self._protocol.send_data(self._id, left[:room])
             left = left[room:]
-            await self._stream.send_all(self._protocol.data_to_send())
+            await self._flush()
 
     async def receive(self) -> list[bytes]:
         while b"\n" not in self._buffer:
