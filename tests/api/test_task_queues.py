@@ -251,9 +251,23 @@ async def test_an_exhausted_limit_wins_over_missing_workers(another_node: OpenNo
         await register(client)
         await start(client, 2)
         await poll(client)
-        assert (await client.worker("DELETE", "registrations/w")).status == 200
+        await client.control("POST", "/api/task-queues/q/build-ids/drain", {"build_id": None})
+        await client.worker("POST", "heartbeat", {"worker_id": "w"})
         shown = await section(client)
         assert (shown["status"], shown["active_worker_count"]) == ("throttled", 0)
+
+
+async def test_a_worker_that_leaves_makes_room(another_node: OpenNode) -> None:
+    async with another_node(**overrides(max_active_leases=1)) as node:
+        client = client_of(node)
+        await register(client)
+        await register(client, "v")
+        await start(client, 2)
+        assert (await poll(client))["task"]
+        assert (await poll(client, worker="v"))["poll_status"] == "throttled"
+        assert (await client.worker("DELETE", "registrations/w")).status == 200
+        body = await poll(client, worker="v", seconds=10)
+        assert body["poll_status"] == "leased"
 
 
 async def test_counters_that_cannot_be_read_are_unavailable(
