@@ -40,7 +40,7 @@ def decode(message: bytes | str, max_bytes: int) -> list[WorkerFrame]:
     data = message.encode("utf-8", "surrogatepass") if isinstance(message, str) else message
     if len(data) > max_bytes:
         raise ProtocolError("message_too_large", f"A message may have {max_bytes} bytes.")
-    if _depth_exceeds(data, MAX_DEPTH):
+    if depth_exceeds(data, MAX_DEPTH):
         raise ProtocolError("message_too_deep", f"A message may be nested {MAX_DEPTH} levels deep.")
     try:
         data.decode()  # payloads are not decoded below
@@ -80,7 +80,7 @@ def _explain(part: msgspec.Raw, error: msgspec.ValidationError) -> ProtocolError
     return ProtocolError("invalid_frame", f"{name if isinstance(name, str) else 'frame'}: {text}")
 
 
-def _depth_exceeds(data: bytes, limit: int) -> bool:
+def depth_exceeds(data: bytes, limit: int) -> bool:
     """Whether JSON ``data`` is nested deeper than ``limit``; what is no JSON is for the parser."""
     if data.count(b"[") + data.count(b"{") <= limit:
         return False
