@@ -37,8 +37,8 @@ class _Start(Fields):
     input: Any = None
     step_options: dict[str, Any] | None = None
     timeout_seconds: Seconds = None
-    timeout_policy: str = TimeoutPolicy.FAIL
-    id_reuse_policy: IdReuse = IdReuse.IF_NOT_RUNNING
+    timeout_policy: Annotated[str | None, Trimmed] = None
+    id_reuse_policy: Annotated[IdReuse | None, Trimmed] = None
     request_id: OptionalText = None
     ignore_already_started: bool = False
     attributes: dict[_Name, Any] | None = None
@@ -90,8 +90,8 @@ async def start(call: Call) -> Reply:
             options=_options(body.step_options),
             attributes={name: Raw(orjson.dumps(v)) for name, v in (body.attributes or {}).items()},
             timeout_ms=(body.timeout_seconds or 0) * 1000,
-            timeout_policy=_timeout_policy(body.timeout_policy),
-            id_reuse=body.id_reuse_policy,
+            timeout_policy=_timeout_policy(body.timeout_policy or TimeoutPolicy.FAIL),
+            id_reuse=body.id_reuse_policy or IdReuse.IF_NOT_RUNNING,
             request_id=body.request_id,
             ignore_already_started=body.ignore_already_started,
         )
