@@ -228,7 +228,11 @@ class FlowDecider:
             one.fresh = True
             return None
         tx = self._transaction(partition, job.run_id)
-        tx.expect_equal(self._store.keys.run(partition, job.run_id), "v", picture.run.version)
+        key = self._store.keys.run(partition, job.run_id)
+        tx.expect_equal(key, "v", picture.run.version)
+        if picture.by:
+            tx.expect_equal(key, "by", picture.by)
+        tx.hset(key, {"by": tx.request_id})
         if job.expect is not None:
             job.expect(tx, view)
         try:
@@ -238,7 +242,7 @@ class FlowDecider:
         except TransactionTooLarge as error:
             one.result = Refused("payload_too_large", str(error), status=422)
             return None
-        return _Commit(one, tx, changes, picture.after(changes), written)
+        return _Commit(one, tx, changes, picture.after(changes, tx.request_id), written)
 
     def _transaction(self, partition: int, run_id: str) -> Transaction:
         request_id = f"{self._random.getrandbits(64):016x}"

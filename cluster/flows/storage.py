@@ -2,8 +2,8 @@
 
 Run hash (``keys.run``): ``fl`` marks a flow, ``v`` version, ``i`` info, ``s`` state, ``at``
 attributes, ``x:<k>`` open step executions, ``c`` set once nothing may be handed out any more,
-``st``, ``type`` and ``wid`` for lists, ``rids`` the last request ids. ``flow_keys`` names every key
-that outlives the run.
+``by`` the request that committed last, ``st``, ``type`` and ``wid`` for lists, ``rids`` the last request
+ids. ``flow_keys`` names every key that outlives the run.
 
 The memory saves the read before a decision when this node changed the run last. It is a guess:
 every commit is conditional on the version and on the task it ends.
@@ -72,19 +72,26 @@ class Wants:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A run as one moment showed it, or as this node remembers it (``now_ms`` 0)."""
+    """A run as one moment showed it, or as this node remembers it (``now_ms`` 0).
+
+    ``by`` names the commit that this picture supposes and that has not been made yet. The version
+    alone would not tell it from a commit of somebody else that took its place.
+    """
 
     run: FlowRun
     tasks: dict[int, Task] = field(default_factory=dict)
     messages: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
     now_ms: int = 0
+    by: str = ""
 
     @property
     def sure(self) -> bool:
         return self.now_ms > 0
 
-    def after(self, changes: Changes) -> Picture:
-        """What a commit of ``changes`` leaves; no longer sure. Other tasks are taken to be as they were."""
+    def after(self, changes: Changes, by: str = "") -> Picture:
+        """What the commit ``by`` of ``changes`` leaves; no longer sure. Other tasks are taken to be as
+        they were.
+        """
         steps = {**self.run.steps, **changes.steps}
         run = msgspec.structs.replace(
             self.run,
@@ -94,7 +101,7 @@ class Picture:
             steps={k: step for k, step in steps.items() if step is not None},
         )
         tasks = {k: task for k, task in self.tasks.items() if k not in changes.steps}
-        return Picture(run, tasks)
+        return Picture(run, tasks, by=by)
 
 
 async def load(store: Store, run_id: str, wants: Wants) -> Picture | None:
