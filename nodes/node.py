@@ -69,6 +69,7 @@ from nodes.api.serving import serve as serve_http
 from nodes.streams.carriers import with_streams
 from nodes.streams.door import StreamDoor
 from nodes.streams.hub import StreamHub
+from nodes.streams.metrics import StreamCollector
 
 log = structlog.get_logger(__name__)
 
@@ -203,6 +204,7 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
             membership,
             flows,
             settings.matching,
+            nodes=lambda: [session.incarnation for session in membership.live],
             max_message_bytes=settings.max_payload_bytes,
             random=random,
         )
@@ -352,8 +354,12 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[str] = trio.
             # Before the node joins: what cannot listen must not take partitions first.
             listener = open_listener(settings.listen_host, settings.listen_port)
             async with open_node(settings, settings.listen) as node, trio.open_nursery() as nursery:
+                metrics = Metrics(node)
+                metrics.registry.register(
+                    StreamCollector(node.streams, node.keeper.counters, node.clock, settings.metrics_prefix)
+                )
                 app = with_streams(
-                    create_app(Pipeline(node, Metrics(node)), settings.max_payload_bytes),
+                    create_app(Pipeline(node, metrics), settings.max_payload_bytes),
                     StreamDoor(node, node.streams),
                     settings.max_payload_bytes,
                 )

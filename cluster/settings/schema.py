@@ -11,7 +11,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
@@ -133,6 +133,9 @@ class Settings(BaseModel):
     key_prefix: KeyPrefix = _own("hr1", "first part of every Redis key and channel")
     log_level: Literal["debug", "info", "warning", "error"] = _own("info", "lowest level that is logged")
     log_format: LogFormat = _own(LogFormat.AUTO, "auto, json or console")
+    metrics_prefix: Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$", max_length=64)] = _own(
+        "headrace", "first part of the names of the step queue's metrics"
+    )
     force_no_auth: bool = _own(False, "allow DW_AUTH_DRIVER=none on an address others can reach")
 
     mode: Literal["service"] = _dw("service", "service: workers poll")

@@ -86,6 +86,7 @@ Cluster-wide keys (one slot each):
 ``{sess}:info``     hash    session -> JSON description; until buried or released
 ``{sess}:suspect``  hash    session -> when and in which store generation it was suspected
 ``{sess}:dead``     zset    buried sessions by burial time, kept 24 h
+``{sys}:served``    hash    session -> what its stream workers serve, msgpack; until the node is gone
 ``{w.<ns>}:sa``     hash    search attribute definitions, type by name; until removed
 ``{w.<ns>}:reg``    hash    worker registrations, JSON by worker id; until deregistered
 ``{w.<ns>}:beat``   hash    last heartbeat (ms) by worker id; until deregistered
@@ -287,6 +288,9 @@ class Keys:
 
     def cluster(self) -> str:
         return f"{self.prefix}:{{sys}}:cluster"
+
+    def served(self) -> str:
+        return f"{self.prefix}:{{sys}}:served"
 
     def namespaces(self) -> str:
         return f"{self.prefix}:{{sys}}:ns"

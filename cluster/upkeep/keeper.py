@@ -63,6 +63,7 @@ class UpkeepCounters:
     """Totals of this node since it started."""
 
     heads_restored: int = 0
+    heads_incomplete: int = 0
     heads_removed: int = 0
     dead_entries: int = 0
     queues_removed: int = 0
@@ -216,6 +217,7 @@ class Keeper:
     async def resync(self, held: HeldPartition) -> int:
         """Compare all heads of a partition with its queues; returns how many had to be restored."""
         cursor, restored = "0", 0
+        self.counters.heads_incomplete += 1  # until it finishes
         while held.may_act():
             reply = await self._scan("resync", held, cursor)
             cursor = reply[0].decode()
@@ -223,6 +225,7 @@ class Keeper:
             self.counters.heads_restored += reply[1]
             self.counters.heads_removed += reply[2]
             if cursor == "0":
+                self.counters.heads_incomplete -= 1
                 break
         if restored:
             log.warning("heads were missing", partition=held.partition, restored=restored)

@@ -7,7 +7,7 @@ store says this session has handed out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final, Protocol
@@ -21,6 +21,7 @@ from cluster.flows.finishing import ResultKind, StepResult, Verdict
 from cluster.membership.housekeeping import HeldPartition
 from cluster.queues.declines import Declines
 from cluster.queues.presence import Presence
+from cluster.queues.served import Served, summarise
 from cluster.queues.slot_claims import StepClaim
 from cluster.queues.slot_kind import SlotKind
 from cluster.queues.slots import Slot, SlotMatcher
@@ -28,6 +29,7 @@ from cluster.queues.stream_workers import StreamWorker
 from cluster.settings.schema import MatchingSettings
 from cluster.store.store import Store
 from cluster.upkeep.orphans import Orphan, Orphanage, find_orphans
+from cluster.upkeep.step_backlog import StepBacklog
 from nodes.streams.codec import ProtocolError
 from nodes.streams.connection import Connection
 from nodes.streams.core import Phase
@@ -45,6 +47,8 @@ SEND_SECONDS: Final = 30.0
 FLUSH_SECONDS: Final = 5.0
 AUDIT_SECONDS: Final = 5.0
 SILENT_PINGS: Final = 2
+SUMMARY_SECONDS: Final = 1.0
+"""How soon others learn what this node's workers serve."""
 
 
 class MembershipPort(Protocol):
@@ -81,7 +85,9 @@ class StreamStatistics:
 
 
 class StreamHub:
-    """One per node; ``run`` must be running before connections are served."""
+    """One per node; ``run`` must be running before connections are served. ``nodes`` are the sessions of all
+    live nodes.
+    """
 
     def __init__(
         self,
@@ -91,6 +97,7 @@ class StreamHub:
         engine: StepEngine,
         matching: MatchingSettings,
         *,
+        nodes: Callable[[], Collection[str]],
         max_message_bytes: int,
         random: Random,
     ) -> None:
@@ -104,6 +111,8 @@ class StreamHub:
         self.declines = Declines(store, self.session, matching.unsupported_type_cache_entries)
         self.presence = Presence(store, self.session)
         self.orphanage = Orphanage(store, self._fail_orphans)
+        self._served = Served(store, self.session, nodes)
+        self.backlog = StepBacklog(store, self._served)
         self.matcher = SlotMatcher(
             store,
             clock,
@@ -140,6 +149,7 @@ class StreamHub:
             nursery.start_soon(self.presence.run)
             nursery.start_soon(self._watch_connections)
             nursery.start_soon(self._audit_forever)
+            nursery.start_soon(self._tell_what_is_served)
             task_status.started()
             try:
                 await trio.sleep_forever()
@@ -147,8 +157,10 @@ class StreamHub:
                 self._nursery = None
 
     async def housekeep(self, held: HeldPartition) -> None:
-        """Keep a partition free of what buried nodes left, until cancelled."""
-        await self.orphanage.housekeep(held)
+        """Keep a partition free of what buried nodes left, and count what waits in it."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.orphanage.housekeep, held)
+            nursery.start_soon(self.backlog.housekeep, held)
 
     async def leave(self, seconds: float) -> None:
         """Send everybody elsewhere, wait for what runs, at most so long; then cut what is left."""
@@ -367,6 +379,14 @@ class StreamHub:
 
     async def _fail_orphans(self, orphans: Sequence[Orphan]) -> None:
         await self._engine.finish([orphan_result(orphan, ResultKind.LOST) for orphan in orphans])
+
+    async def _tell_what_is_served(self) -> None:
+        while True:
+            try:
+                await self._served.tell(summarise(self.matcher.registered()))
+            except StoreError as error:
+                log.debug("served types not written", reason=error.reason)
+            await trio.sleep(SUMMARY_SECONDS)
 
     # -- audit ------------------------------------------------------------------------------
 

@@ -16,6 +16,8 @@ from cluster.flows.engine import FlowEngine, StartFlow
 from cluster.flows.planning import TIMERS as FLOW_TIMERS
 from cluster.flows.planning import Placement
 from cluster.flows.wire import read_options
+from cluster.membership.fence import Fence, boottime
+from cluster.membership.housekeeping import HeldPartition
 from cluster.queues.rpc_broker import NodeRpcBroker
 from cluster.queues.sticky import TIMERS as STICKY_TIMERS
 from cluster.queues.sticky import StickyTimers
@@ -203,7 +205,16 @@ def _node(
     behind: Callable[..., bool] = lambda queue, type_part: hub.matcher.behind(queue, type_part)  # noqa: E731
     placement = Placement(int(settings.sticky_wait * 1000), int(settings.sync_match_wait * 1000), behind)
     engine = FlowEngine(store, clock, random, placement=placement)
-    hub = StreamHub(store, clock, member, engine, settings, max_message_bytes=100_000, random=random)
+    hub = StreamHub(
+        store,
+        clock,
+        member,
+        engine,
+        settings,
+        nodes=lambda: [m.incarnation for m in members],
+        max_message_bytes=100_000,
+        random=random,
+    )
     rpc = NodeRpcBroker(
         store,
         hub.matcher,
@@ -216,6 +227,14 @@ def _node(
     owners = {FLOW_TIMERS: engine.timer_due, STICKY_TIMERS: StickyTimers(store).due}
     due = DueWork(store, engine, owners)  # type: ignore[arg-type]  # no workflows here
     return StreamNode(store, clock, member, engine, hub, rpc, due, nursery)
+
+
+def held(partition: int) -> HeldPartition:
+    """A tenure of a partition that is always certain."""
+    fences = Fence(3600), Fence(3600)
+    for fence in fences:
+        fence.renewed(boottime())
+    return HeldPartition(partition, "node-1~1", "nonce", 1, *fences)
 
 
 async def _keep_time(node: StreamNode) -> None:

@@ -8,11 +8,9 @@ import trio
 
 from cluster.flows.machine import StopType
 from cluster.ids import partition_of_run
-from cluster.membership.fence import Fence, boottime
-from cluster.membership.housekeeping import HeldPartition
 from cluster.queues.slot_claims import SlotGroup, Want, claim_steps
 from cluster.store.keys import QueueName
-from tests.cluster.streams.lab import COMPLETE, NAMESPACE, PARTITIONS, Frame, StreamLab, attempt
+from tests.cluster.streams.lab import COMPLETE, NAMESPACE, PARTITIONS, Frame, StreamLab, attempt, held
 from tests.waiting import eventually
 
 SOON = {"execute": {"retry": {"initial_interval_seconds": 0.05}}}
@@ -144,20 +142,12 @@ async def test_e1_what_a_buried_node_had_handed_out_is_lost(lab: StreamLab) -> N
                 await store.run("bury", [store.keys.dead(partition)], [60_000, 1, dead])
             async with trio.open_nursery() as nursery:
                 for partition in range(PARTITIONS):
-                    nursery.start_soon(lab[1].hub.housekeep, _held(partition))
+                    nursery.start_soon(lab[1].hub.housekeep, held(partition))
                 assert attempt(await w2.next("task", within=3)) == (2, 0)
                 late = await w1.complete(task, COMPLETE)
                 assert (late["accepted"], late["reason"]) == (False, "stale")
                 await eventually(partial(_nothing_left, lab, dead))
                 nursery.cancel_scope.cancel()
-
-
-def _held(partition: int) -> HeldPartition:
-    """A tenure of a partition that is always certain."""
-    fences = Fence(3600), Fence(3600)
-    for fence in fences:
-        fence.renewed(boottime())
-    return HeldPartition(partition, "node-1~1", "nonce", 1, *fences)
 
 
 async def _nothing_left(lab: StreamLab, session: str) -> bool:
