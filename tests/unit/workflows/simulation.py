@@ -23,6 +23,7 @@ from cluster.workflows.changes import (
     ReadyWorkflowTask,
     Requeue,
 )
+from cluster.workflows.client_commands import ClientCommand, CommandKind
 from cluster.workflows.commands import check_fields, normalise
 from cluster.workflows.events import encode_event, encode_pending
 from cluster.workflows.records import (
@@ -47,7 +48,7 @@ START_US = 1_764_504_000_123_456
 BLOB = "wwHioz3/VYAiNwRU"
 RESULT = Payload(codec="avro", blob=BLOB)
 LEASE_MS = 60_000
-PARTITIONS = 16
+PARTITIONS = 32
 ACTIVITY_LEASE_MS = 300_000
 
 
@@ -265,6 +266,35 @@ class Simulation:
         lease = self.activity_lease(step)
         return self.apply(machine.activity_lapsed(self.run, step, lease, self.task_lease(), self.now_us))
 
+    # -- what clients and children do -------------------------------------------------------
+
+    def tell(self, command: ClientCommand) -> dict[str, Any]:
+        """Applies a client's command; returns the answer."""
+        kept = self.answers.get(command.receipt)
+        found = machine.client_command(self.run, command, kept, self.task_lease(), self.now_us, self.limits)
+        if isinstance(found, dict):
+            return found
+        self.apply(found)
+        return dict(found.outcome)
+
+    def signal(self, name: str = "go", request_id: str | None = None) -> dict[str, Any]:
+        return self.tell(ClientCommand(CommandKind.SIGNAL, name=name, input=RESULT, request_id=request_id))
+
+    def update(self, name: str = "add", request_id: str | None = None) -> dict[str, Any]:
+        return self.tell(ClientCommand(CommandKind.UPDATE, name=name, input=RESULT, request_id=request_id))
+
+    def cancel(self, request_id: str | None = None) -> dict[str, Any]:
+        return self.tell(ClientCommand(CommandKind.CANCEL, reason="enough", request_id=request_id))
+
+    def terminate(self) -> dict[str, Any]:
+        return self.tell(ClientCommand(CommandKind.TERMINATE, reason="enough"))
+
+    def end_child(self, step: int, status: str = "completed", **payload: Any) -> Changes | None:
+        """The child of a step is over for good."""
+        over = ChildOver(status, f"{RUN_ID[:-1]}Z", payload or {"output": {"codec": "avro", "blob": BLOB}})
+        changes = machine.child_over(self.run, step, over, self.task_lease(), self.now_us)
+        return None if changes is None else self.apply(changes)
+
     # -- apply and check --------------------------------------------------------------------
 
     def apply(self, changes: Changes, ends: str = "") -> Changes:
@@ -419,6 +449,7 @@ class Simulation:
             "ActivityCompleted",
             "ActivityFailed",
             "ActivityTimedOut",
+            "ActivityCancelled",
             "TimerFired",
             "ConditionWaitSatisfied",
             "ConditionWaitTimedOut",

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from cluster.errors import Refused
 from cluster.ids import AttemptId, TaskId, TaskKind
 from cluster.workflows import guards, machine
+from cluster.workflows.records import RunStatus
 from tests.unit.workflows.simulation import (
     BLOB,
     COMPLETE,
@@ -24,10 +25,17 @@ from tests.unit.workflows.simulation import (
     WAITING,
     Simulation,
     activity,
+    contender,
     member,
     timer,
 )
 
+KINDS = {
+    "schedule_activity": "activity",
+    "start_timer": "timer",
+    "start_child_workflow": "child",
+    "open_condition_wait": "condition",
+}
 TIMEOUTS = (
     "start_to_close_timeout",
     "schedule_to_start_timeout",
@@ -65,7 +73,15 @@ MARKERS: Commands = st.sampled_from(
         {"type": "record_version_marker", "change_id": "c", "version": 1},
     ]
 )
-STEPS: Commands = LEAVES | MARKERS
+WAITS: Commands = st.builds(
+    lambda timeout: {"type": "open_condition_wait", "timeout_seconds": timeout},
+    st.none() | st.integers(0, 20),
+)
+CHILDREN: Commands = st.builds(
+    lambda policy: {"type": "start_child_workflow", "workflow_type": "leaf", "parent_close_policy": policy},
+    st.sampled_from(["abandon", "request_cancel", "terminate"]),
+)
+STEPS: Commands = LEAVES | MARKERS | WAITS | CHILDREN
 SHAPES = st.lists(LEAVES | st.lists(LEAVES, min_size=1, max_size=3), min_size=1, max_size=4)
 
 
@@ -168,11 +184,59 @@ class RandomRun(RuleBasedStateMachine):
         attempt, owner = data.draw(st.sampled_from(self.handed_out))
         lease = self.sim.lease(str(attempt.task))
         current = lease.state == "l" and lease.owner == owner and lease.attempt == attempt.attempt
-        refused = pytest.raises(Refused, match=r"is over|another worker")
-        with contextlib.nullcontext() if current or self.sim.state.status.closed else refused:
+        refused = pytest.raises(Refused, match=r"is over|another worker|is closed")
+        over = self.sim.state.status in (RunStatus.COMPLETED, RunStatus.FAILED)
+        with contextlib.nullcontext() if current or over else refused:
             guards.activity_task(self.sim.run, lease, attempt.task, attempt, "orders", owner)
         answer = guards.activity_heartbeat(self.sim.run, lease, attempt.task, attempt, "orders", owner)
         assert answer["can_continue"] == current
+
+    # -- clients and children ---------------------------------------------------------------
+
+    @precondition(lambda self: not self.sim.state.status.closed)
+    @rule(request_id=st.none() | st.sampled_from(["r1", "r2"]))
+    def signal(self, request_id: str | None) -> None:
+        before = self.sim.answers.get(f"r:{request_id}")
+        told = self.sim.signal(request_id=request_id)
+        assert (before is not None) == bool(told.get("retained"))
+
+    @precondition(lambda self: not self.sim.state.status.closed)
+    @rule()
+    def update(self) -> None:
+        self.sim.update()
+
+    @precondition(lambda self: self.sim.task_lease().state == "l" and bool(self.sim.state.updates))
+    @rule(data=st.data(), also=st.lists(STEPS, max_size=2), well=st.booleans())
+    def answer_update(self, data: st.DataObject, also: list[dict[str, Any]], well: bool) -> None:
+        number = data.draw(st.sampled_from([update.number for update in self.sim.state.updates]))
+        said: dict[str, Any] = (
+            {"type": "complete_update", "result": BLOB} if well else {"type": "fail_update"}
+        )
+        self.sim.complete({**said, "message": "no", "update_id": f"{RUN_ID}-u{number}"}, *also)
+
+    @precondition(lambda self: self.sim.state.children)
+    @rule(data=st.data(), status=st.sampled_from(["completed", "failed", "cancelled", "terminated"]))
+    def end_child(self, data: st.DataObject, status: str) -> None:
+        payload = {"output": None} if status == "completed" else {"message": "over", "reason": "over"}
+        self.sim.end_child(data.draw(st.sampled_from(self.sim.state.children)), status, **payload)
+
+    @precondition(lambda self: self.sim.task_lease().state == "l")
+    @rule(members=st.lists(LEAVES | CHILDREN | WAITS, min_size=2, max_size=3))
+    def complete_with_race(self, members: list[dict[str, Any]]) -> None:
+        base = self.sim.state.next_step
+        self.sim.complete(
+            *(
+                contender(each, base, len(members), index, kind=KINDS[each["type"]])
+                for index, each in enumerate(members)
+            )
+        )
+
+    @precondition(lambda self: not self.sim.state.status.closed)
+    @rule(rare=st.integers(0, 20), cancels=st.booleans())
+    def stop(self, rare: int, cancels: bool) -> None:
+        if rare == 0:
+            self.sim.cancel() if cancels else self.sim.terminate()
+            assert self.sim.state.status.closed
 
     # -- time -------
 
