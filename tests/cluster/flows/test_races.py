@@ -43,6 +43,26 @@ async def test_nodes_that_finish_steps_of_one_flow_at_once(lab: Lab) -> None:
     assert [orjson.loads(entry)["sequence"] for entry in page.entries] == list(range(1, 62))
 
 
+async def test_batches_of_one_flow_that_start_from_the_same_picture(lab: Lab) -> None:
+    """The last of a longer batch must not take the version that another batch reached for its own."""
+    await lab.start()
+    await lab.do(go_to(*["part"] * 14))
+    taken = await lab.take(most=14)
+    verdicts: list[Verdict] = []
+
+    async def finish(results: Sequence[HandOut]) -> None:
+        verdicts.extend(await lab.engine.finish([one.result(output=go_to("next")) for one in results]))
+
+    async with trio.open_nursery() as nursery:
+        for start, size in ((0, 2), (2, 3), (5, 4), (9, 5)):
+            nursery.start_soon(finish, taken[start : start + size])
+
+    assert [verdict.accepted for verdict in verdicts] == [True] * 14
+    view = await lab.engine.describe(NAMESPACE, "f1")
+    assert sorted(view.run.state.open) == sorted(view.run.steps)
+    assert [step.step_type for step in view.run.steps.values()] == ["next"] * 14
+
+
 async def test_many_losses_of_one_flow_are_taken_at_once(lab: Lab) -> None:
     """A node dies with many steps of one flow in its hands."""
     await lab.start()
