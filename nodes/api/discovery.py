@@ -24,7 +24,7 @@ from nodes.api.call import Call
 from nodes.api.fleet_info import task_repair, worker_fleet
 from nodes.api.ports import NodePort
 from nodes.api.routes import Reply
-from nodes.api.versions import CONTROL_VERSION, WORKER_VERSION
+from nodes.api.versions import CONTROL_VERSION, STREAM_VERSIONS, WORKER_VERSION
 
 HISTORY_COMPRESSION_THRESHOLD: Final = 50
 PROBE_SECONDS: Final = 2.0
@@ -162,6 +162,7 @@ async def cluster_info(call: Call) -> Reply:
                 "standalone_activities": True,
                 "search_attributes": True,
                 "flows": True,
+                "worker_streams": True,
                 "payload_codec_envelope": True,
                 "payload_codec_envelope_responses": True,
                 "payload_codecs": ["avro"],
@@ -191,6 +192,12 @@ async def cluster_info(call: Call) -> Reply:
                 "version": WORKER_VERSION,
                 "header": "X-Durable-Workflow-Protocol-Version",
                 "server_capabilities": capabilities,
+            },
+            "stream_protocol": {
+                "versions": STREAM_VERSIONS,
+                "header": "X-Headrace-Stream-Versions",
+                "endpoint": "/api/streams",
+                "carriers": ["websocket", "http2"],
             },
         }
     )

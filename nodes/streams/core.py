@@ -15,6 +15,7 @@ from typing import Final, assert_never
 import msgspec
 
 from cluster.queues.slot_kind import SlotKind
+from nodes.api.versions import STREAM_VERSION
 from nodes.streams.codec import ProtocolError, decode, encode, limits
 from nodes.streams.frames import (
     Cancel,
@@ -42,7 +43,6 @@ from nodes.streams.frames import (
 )
 from nodes.streams.slot_table import TABLE, Action, Received, SlotState
 
-VERSION: Final = 1
 MESSAGE_BYTES: Final = 1024 * 1024
 """A message to the worker is cut after the frame that reaches this size."""
 
@@ -292,7 +292,7 @@ class ConnectionCore:
     ) -> None:
         self._send(
             Welcome(
-                version=VERSION,
+                version=STREAM_VERSION,
                 session=session,
                 connection=connection,
                 namespace=namespace,

@@ -14,13 +14,12 @@ from nodes.api.auth import authenticator
 from nodes.api.messages import Request, Response
 from nodes.api.ports import NodePort
 from nodes.api.routes import WORKERS
-from nodes.streams.core import VERSION
+from nodes.api.versions import STREAM_VERSION, STREAM_VERSIONS
 from nodes.streams.hub import StreamHub
 
 log = structlog.get_logger(__name__)
 
 VERSIONS_HEADER: Final = b"x-headrace-stream-versions"
-SUPPORTED: Final = f"{VERSION}-{VERSION}"
 _INTERVAL: Final = re.compile(r"([0-9]{1,6})-([0-9]{1,6})")
 
 
@@ -61,12 +60,12 @@ class StreamDoor:
 def _check_versions(request: Request) -> None:
     asked = request.header(VERSIONS_HEADER)
     match = _INTERVAL.fullmatch(asked) if asked else None
-    if match is None or not int(match[1]) <= VERSION <= int(match[2]):
+    if match is None or not int(match[1]) <= STREAM_VERSION <= int(match[2]):
         raise Refused(
             "unsupported_protocol_version",
-            f"This node speaks versions {SUPPORTED} of the stream protocol.",
+            f"This node speaks versions {STREAM_VERSIONS} of the stream protocol.",
             status=400,
-            supported_versions=SUPPORTED,
+            supported_versions=STREAM_VERSIONS,
             requested_versions=asked,
         )
 
