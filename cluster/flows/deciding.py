@@ -228,11 +228,7 @@ class FlowDecider:
             one.fresh = True
             return None
         tx = self._transaction(partition, job.run_id)
-        key = self._store.keys.run(partition, job.run_id)
-        tx.expect_equal(key, "v", picture.run.version)
-        if picture.by:
-            tx.expect_equal(key, "by", picture.by)
-        tx.hset(key, {"by": tx.request_id})
+        tx.expect_equal(self._store.keys.run(partition, job.run_id), "v", picture.run.version)
         if job.expect is not None:
             job.expect(tx, view)
         try:

@@ -92,7 +92,7 @@ def start(
     limits: FlowLimits,
 ) -> Changes:
     """The first decision of a run. Raises LimitReached."""
-    run = FlowRun(info=info, state=FlowState(), version=0)
+    run = FlowRun(info=info, state=FlowState())
     decision = Decision(View(run), info.started_at_ms, limits)
     decision.write(attributes)
     if info.deadline_ms:

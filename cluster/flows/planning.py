@@ -55,11 +55,11 @@ def timer_name(run_id: str, name: str) -> str:
 def plan(tx: Transaction, keys: Keys, run: FlowRun, changes: Changes, placement: Placement) -> int:
     """Add what ``changes`` asks for to ``tx``; returns about how many bytes of the run it writes.
 
-    ``run`` is the run before the decision (version 0: it does not exist yet).
+    ``run`` is the run before the decision; the id of the request becomes its next version.
     """
     info, state = run.info, changes.state
     key = keys.run(tx.partition, info.run_id)
-    fields: dict[str, str | bytes | int] = {"v": run.version + 1, "s": encode_record(state)}
+    fields: dict[str, str | bytes | int] = {"v": tx.request_id, "s": encode_record(state)}
     ended = [step_field(k) for k, step in changes.steps.items() if step is None]
     fields |= {step_field(k): encode_record(s) for k, s in changes.steps.items() if s is not None}
     if changes.attributes is not None:
@@ -76,7 +76,7 @@ def plan(tx: Transaction, keys: Keys, run: FlowRun, changes: Changes, placement:
     if changes.closes:
         tx.redis("ZADD", keys.closed_flows(tx.partition, info.namespace), state.closed_at_ms, info.run_id)
         tx.publish(keys.flow_end_channel(info.run_id), state.status.value)
-    tx.frees = run.version > 0 and not any(isinstance(e, ReadyStep | Append) for e in changes.effects)
+    tx.frees = run.version != "" and not any(isinstance(e, ReadyStep | Append) for e in changes.effects)
     return sum(len(value) for value in fields.values() if isinstance(value, bytes))
 
 

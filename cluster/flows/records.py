@@ -237,6 +237,8 @@ class FlowRun(Record, frozen=True, kw_only=True):
 
     info: FlowInfo
     state: FlowState
-    version: int
+    version: str = ""
+    """A new token with every commit. A number would not tell a commit that this node still expects
+    from one of somebody else that took its place. "": the run is not stored yet."""
     attributes: dict[str, bytes] = {}
     steps: dict[int, StepState] = {}

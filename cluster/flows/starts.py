@@ -144,14 +144,14 @@ class Starts(FlowDecider):
             },
         )
         tx.redis("ZADD", keys.flows(partition, info.namespace), now_ms, run_id)
-        run = FlowRun(info=info, state=FlowState(), version=0)
+        run = FlowRun(info=info, state=FlowState())
         try:
             written = plan(tx, keys, run, changes, self._placement)
             applied_now = await self._store.commit(tx)
         except TransactionTooLarge as error:
             raise Refused("payload_too_large", str(error), status=422) from error
         if applied_now:
-            self._runs.learn(Picture(run).after(changes).run, written)
+            self._runs.learn(Picture(run).after(changes, tx.request_id).run, written)
         if previous is not None:
             self._runs.forget(previous.run_id)
         return FlowStarted(info, STARTED)

@@ -72,36 +72,31 @@ class Wants:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A run as one moment showed it, or as this node remembers it (``now_ms`` 0).
-
-    ``by`` names the commit that this picture supposes and that has not been made yet. The version
-    alone would not tell it from a commit of somebody else that took its place.
-    """
+    """A run as one moment showed it, or as this node remembers or expects it (``now_ms`` 0)."""
 
     run: FlowRun
     tasks: dict[int, Task] = field(default_factory=dict)
     messages: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
     now_ms: int = 0
-    by: str = ""
 
     @property
     def sure(self) -> bool:
         return self.now_ms > 0
 
-    def after(self, changes: Changes, by: str = "") -> Picture:
-        """What the commit ``by`` of ``changes`` leaves; no longer sure. Other tasks are taken to be as
-        they were.
+    def after(self, changes: Changes, version: str) -> Picture:
+        """What a commit of ``changes`` leaves as ``version``; no longer sure. Other tasks are taken to
+        be as they were.
         """
         steps = {**self.run.steps, **changes.steps}
         run = msgspec.structs.replace(
             self.run,
             state=changes.state,
-            version=self.run.version + 1,
+            version=version,
             attributes=self.run.attributes if changes.attributes is None else changes.attributes,
             steps={k: step for k, step in steps.items() if step is not None},
         )
         tasks = {k: task for k, task in self.tasks.items() if k not in changes.steps}
-        return Picture(run, tasks, by=by)
+        return Picture(run, tasks)
 
 
 async def load(store: Store, run_id: str, wants: Wants) -> Picture | None:
@@ -129,7 +124,7 @@ async def load(store: Store, run_id: str, wants: Wants) -> Picture | None:
     run = FlowRun(
         info=_info.decode(info),
         state=_state.decode(state),
-        version=int(version),
+        version=version.decode(),
         attributes=_attributes.decode(attributes) if attributes else {},
         steps={
             int(name[2:]): _step.decode(value) for name, value in zip(steps[::2], steps[1::2], strict=True)

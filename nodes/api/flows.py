@@ -119,7 +119,7 @@ async def list_flows(call: Call) -> Reply:
         page_size=wanted.page_size or 50,
         token=wanted.next_page_token,
     )
-    shown = [_summary(FlowRun(info=row.info, state=row.state, version=0)) for row in rows]
+    shown = [_summary(FlowRun(info=row.info, state=row.state)) for row in rows]
     return Reply({"flows": shown, "flow_count": len(shown), "next_page_token": token})
 
 

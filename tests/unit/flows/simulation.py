@@ -80,7 +80,7 @@ class Simulation:
             deadline_ms=START_MS + self.timeout_ms if self.timeout_ms else 0,
             timeout_policy=self.timeout_policy,
         )
-        self.run = FlowRun(info=info, state=FlowState(), version=0)
+        self.run = FlowRun(info=info, state=FlowState())
         self.apply(machine.start(info, b"null", self.options, {}, self.limits))
 
     # -- the store --------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Simulation:
         self.run = FlowRun(
             info=before.info,
             state=changes.state,
-            version=before.version + 1,
+            version=f"{before.version}+",
             attributes=attributes,
             steps=steps,
         )
