@@ -319,6 +319,7 @@ async def _drain(node: Node) -> None:
     node.polls.close()
     node.flows.close()
     node.query_polls.close()
+    node.history_waits.close()
     node.validation_polls.close()
     await node.streams.leave(node.settings.matching.drain_wait)
 

@@ -24,11 +24,17 @@ class HistoryWaits:
         self._store = store
         self._prefix = f"{store.keys.prefix}:events:"
         self._waiting: dict[str, set[trio.Event]] = {}
+        self._closed = False
 
     def watch(self) -> None:
         """Hear of changes from now on."""
         self._store.on_message(self._prefix, self._on_change)
         self._store.on_reconnect(self._on_reconnect)
+
+    def close(self) -> None:
+        """End every wait, and let none last any more."""
+        self._closed = True
+        self._on_reconnect()
 
     @property
     def waiting(self) -> int:
@@ -60,7 +66,7 @@ class HistoryWaits:
                     [mark_ms],
                     idempotent=True,
                 )
-                if count is None or count < 0 or count > known:
+                if self._closed or count is None or count < 0 or count > known:
                     return
                 await changed.wait()
                 waiting.discard(changed)

@@ -190,6 +190,25 @@ async def test_a_wait_for_an_event_ends(another_node: OpenNode) -> None:
     assert node.history_waits.waiting == 0
 
 
+async def test_waits_end_with_the_node(another_node: OpenNode) -> None:
+    async with another_node(worker_poll_timeout=60) as node:
+        client = client_of(node)
+        run_id = await _start(client)
+        path = f"/api/workflows/w1/runs/{run_id}/history?wait_new_event=1&next_page_token="
+        answers: list[Answer] = []
+
+        async def follow() -> None:
+            answers.append(await client.control("GET", path + b64encode(b"2").decode()))
+
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(follow)
+                await eventually(lambda: node.history_waits.waiting == 1)
+                node.history_waits.close()
+
+    assert (answers[0].status, answers[0].body["events"]) == (200, [])
+
+
 async def test_the_sdk_verifies_an_export(client: Client, tmp_path: Path) -> None:
     run_id = await _start(client, business_key="a/\u00fc\u2028", input=["x", {"k": [1, None]}])
     activity = {"type": "schedule_activity", "activity_type": "a"}

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from cluster import payloads
+from cluster.errors import StoreUnavailable
 from cluster.queries.model import QueryTaskId
 from nodes.node import Node
 from tests.api.conftest import OpenNode, client_of
@@ -354,3 +355,31 @@ async def test_parked_query_polls_end_with_the_node(node: Node, client: Client) 
         node.query_polls.close()
 
     assert (answers[0].status, answers[0].body["poll_status"]) == (200, "empty")
+
+
+async def test_a_store_that_is_away_is_no_empty_queue(
+    node: Node, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _started(client)
+    run = node.store.run
+
+    async def away(script: str, *args: Any, **options: Any) -> Any:
+        if script.startswith("query_"):
+            raise StoreUnavailable("away")
+        return await run(script, *args, **options)
+
+    monkeypatch.setattr(node.store, "run", away)
+    polled = await _poll(client, timeout_seconds=0)
+    parked = await _poll(client, timeout_seconds=1)
+    asked = await _query(client)
+    monkeypatch.undo()
+    left = await node.store.call("KEYS", f"{node.store.keys.queries('default', 'jobs')}:*")
+
+    for refused in (polled, parked):
+        assert (refused.status, refused.body["reason"]) == (503, "query_task_queue_unavailable")
+        assert (refused.body["task"], refused.body["poll_status"]) == (None, "unavailable")
+        assert refused.body["error"] == refused.body["message"]
+        assert (refused.body["namespace"], refused.body["task_queue"]) == ("default", "jobs")
+    assert (asked.status, asked.body["reason"]) == (503, "query_task_queue_unavailable")
+    assert (asked.body["query_name"], asked.body["result"]) == ("state", None)
+    assert left == []
