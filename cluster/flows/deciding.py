@@ -29,6 +29,9 @@ from cluster.store.transaction import Transaction, TransactionTooLarge
 
 ROUNDS: Final = 40
 """How often a decision is made anew: others changed the run meanwhile, or more had to be read."""
+CALM_ROUNDS: Final = 5
+PAUSE_SECONDS: Final = 0.02
+"""After so many rounds nodes that change the same flow stop running into each other all the time."""
 LARGE_BYTES: Final = 1024 * 1024
 LARGE_OPERATIONS: Final = 500
 """From here on a commit is measured before it travels with others, which it must not take down."""
@@ -130,10 +133,12 @@ class FlowDecider:
 
     async def _try_partition(self, partition: int, part: list[_Pending], failures: list[StoreError]) -> None:
         try:
-            for _ in range(ROUNDS):
+            for number in range(ROUNDS):
                 waiting = [one for one in part if one.result is None]
                 if not waiting:
                     return
+                if number >= CALM_ROUNDS:
+                    await trio.sleep(self._random.uniform(0, PAUSE_SECONDS))
                 pictures = await self._read(waiting)
                 await self._commit(partition, self._decide(partition, waiting, pictures))
         except StoreError as error:
@@ -290,8 +295,11 @@ def _view(picture: Picture, job: Job) -> View:
 
 
 def _extend(wants: Wants, more: NotLoaded, job: Job) -> None:
+    # What is missing again although it was asked for came with changes of others: ask for plenty.
+    wants.every_step = wants.every_step or (bool(more.steps) and bool(wants.steps))
     wants.steps.update(more.steps)
-    wants.messages.update(more.messages)
+    for name, count in more.messages.items():
+        wants.messages[name] = 2 * count if name in wants.messages else count
     if more.task:
         wants.tasks.add(job.task)
     if more.handed_out:
