@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgpack
@@ -64,11 +64,17 @@ class StepClaims:
 
 
 async def claim_steps(
-    store: Store, session: str, partitions: Sequence[int], groups: Sequence[SlotGroup], most: int
+    store: Store,
+    session: str,
+    partitions: Sequence[int],
+    groups: Sequence[SlotGroup],
+    most: int,
+    live: Callable[[int, QueueName], bool] = lambda partition, queue: True,
 ) -> StepClaims:
     """Hand out the oldest fitting steps, at most ``most``.
 
-    ``partitions`` has one member on a Redis Cluster. Raises Fenced when the session is buried,
+    ``partitions`` has one member on a Redis Cluster. Only heads that are ``live`` in a partition are
+    looked at there. Raises Fenced when the session is buried,
     StoreFull when Redis takes no writes for want of memory, StoreError otherwise.
     """
     keys = store.keys
@@ -91,7 +97,7 @@ async def claim_steps(
     names = list(queues)
     request = msgpack.packb(
         [
-            [keys.base(p) for p in partitions],
+            [[keys.base(p), *(i for i, q in enumerate(names, 1) if live(p, q))] for p in partitions],
             [queue.encode() for queue in names],
             [list(types) for types in type_sets],
             rows,

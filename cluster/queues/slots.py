@@ -397,11 +397,13 @@ class SlotMatcher:
         marks = {
             (partition, queue): self._watches[queue].memories[partition].mark()
             for queue in queues
-            for partition in plan.partitions
+            for partition in self._watches[queue].live.intersection(plan.partitions)
         }
         most = sum(asked.slots for asked in plan.asked)
         self._claims += 1
-        reply = await claim_steps(self._store, self._session(), plan.partitions, plan.asked, most)
+        reply = await claim_steps(
+            self._store, self._session(), plan.partitions, plan.asked, most, lambda *place: place in marks
+        )
         self._learn(reply, marks)
         self._given_up += reply.given_up
         until = trio.current_time() + BLOCKED_SECONDS

@@ -4,8 +4,9 @@
 -- KEYS[1]  any key of the first partition (routes the script)
 -- ARGV[1]  prefix of the cluster     ARGV[2]  session of the calling node
 -- ARGV[3]  msgpack [bases, heads, type sets, groups, most tasks]
---            bases      starts of the keys of the partitions to look into (one on a cluster)
---            heads      heads to look at
+--            bases      [start of its keys, index of heads, ...] for each partition to look into (one on
+--                       a cluster), with the heads to look at there
+--            heads      heads
 --            type sets  lists of encoded types
 --            groups     free slots that may take the same: [worker id, the same encoded, free slots,
 --                       wants], wants: [index of heads, index of the type set they are limited to or 0,
@@ -28,8 +29,8 @@ local bases, heads_names, type_lists, groups, most = unpack(cmsgpack.unpack(ARGV
 local KNOWN_HEADS = 64
 local SEARCH_LIMIT = 8
 
-for _, base in ipairs(bases) do
-  if redis.call('ZSCORE', base .. ':dead', session) then
+for _, row in ipairs(bases) do
+  if redis.call('ZSCORE', row[1] .. ':dead', session) then
     return 'FENCED'
   end
 end
@@ -46,17 +47,17 @@ end
 -- complete[b][h] says that types it does not name have none.
 local ready, complete = {}, {}
 local function look(b, h, number)
-  local flat = redis.call('ZRANGE', bases[b] .. ':h:' .. heads_names[h], 0, number - 1, 'WITHSCORES')
+  local flat = redis.call('ZRANGE', bases[b][1] .. ':h:' .. heads_names[h], 0, number - 1, 'WITHSCORES')
   for i = 1, #flat, 2 do
     ready[b][h][flat[i]] = tonumber(flat[i + 1])
   end
   complete[b][h] = #flat < 2 * number
 end
-for b in ipairs(bases) do
+for b, row in ipairs(bases) do
   ready[b], complete[b] = {}, {}
-  for h in ipairs(heads_names) do
-    ready[b][h] = {}
-    look(b, h, KNOWN_HEADS)
+  for i = 2, #row do
+    ready[b][row[i]] = {}
+    look(b, row[i], KNOWN_HEADS)
   end
 end
 
@@ -66,7 +67,7 @@ local function refresh(b, h, only, passed_over)
     return
   end
   if only then
-    for i, score in ipairs(redis.call('ZMSCORE', bases[b] .. ':h:' .. heads_names[h], unpack(only))) do
+    for i, score in ipairs(redis.call('ZMSCORE', bases[b][1] .. ':h:' .. heads_names[h], unpack(only))) do
       ready[b][h][only[i]] = score and tonumber(score)
     end
   else
@@ -79,21 +80,43 @@ local function place(g, b, h, type_part)
   return g .. ' ' .. b .. ' ' .. h .. ' ' .. type_part
 end
 
-local function oldest(g)
-  local best, best_b, best_h, best_type
-  for _, want in ipairs(groups[g][4]) do
-    local h, only, never = want[1], want[2], type_sets[want[3]]
+-- Where a group may find something: [base, heads, only, never] for all that was looked at.
+local sights = {}
+for g, group in ipairs(groups) do
+  sights[g] = {}
+  for _, want in ipairs(group[4]) do
     for b = 1, #bases do
-      refresh(b, h, type_lists[only], never and #type_lists[want[3]] + #blocked_rows or #blocked_rows)
-      for type_part, score in pairs(ready[b][h]) do
-        if score and (not best or score < best) and (only == 0 or type_sets[only][type_part])
-          and not (never and never[type_part]) and not blocked[place(g, b, h, type_part)] then
-          best, best_b, best_h, best_type = score, b, h, type_part
-        end
+      if ready[b][want[1]] then
+        table.insert(sights[g], { b, want[1], want[2], want[3] })
       end
     end
   end
-  return best, best_b, best_h, best_type
+end
+
+local function find_oldest(g)
+  local best
+  for _, sight in ipairs(sights[g]) do
+    local b, h, only, never = sight[1], sight[2], type_sets[sight[3]], type_sets[sight[4]]
+    refresh(b, h, type_lists[sight[3]], (never and #type_lists[sight[4]] or 0) + #blocked_rows)
+    for type_part, score in pairs(ready[b][h]) do
+      if score and (not best or score < best[1]) and (not only or only[type_part])
+        and not (never and never[type_part]) and not blocked[place(g, b, h, type_part)] then
+        best = { score, b, h, type_part }
+      end
+    end
+  end
+  return best
+end
+
+-- What each group would take next. Heads only get younger here, so it stays so until that one changes.
+local next_of = {}
+local function oldest(g)
+  local known = next_of[g]
+  if known == nil or (known and ready[known[2]][known[3]][known[4]] ~= known[1]) then
+    known = find_oldest(g) or false
+    next_of[g] = known
+  end
+  return known
 end
 
 -- Whether the task may be handed out from this place; one that may not loses the place.
@@ -182,23 +205,23 @@ local claims = {}
 
 -- Serves the slot whose work is oldest; false when no free slot can do anything more.
 local function serve()
-  local score, g, b, h, type_part
+  local found, g
   for candidate, group in ipairs(groups) do
-    if group[3] > 0 then
-      local found, found_b, found_h, found_type = oldest(candidate)
-      if found and (not score or found < score) then
-        score, g, b, h, type_part = found, candidate, found_b, found_h, found_type
-      end
+    local one = group[3] > 0 and oldest(candidate)
+    if one and (not found or one[1] < found[1]) then
+      found, g = one, candidate
     end
   end
-  if not score then
+  if not found then
     return false
   end
+  local b, h, type_part = found[2], found[3], found[4]
+  next_of[g] = nil
   if not announced then
     announced = true
-    redis.call('SETRANGE', bases[1] .. ':touch', 0, '')
+    redis.call('SETRANGE', bases[1][1] .. ':touch', 0, '')
   end
-  P = bases[b]
+  P = bases[b][1]
   local queue = heads_names[h] .. ':' .. type_part
   local id, entry, only_excluding, too_many_dead = take_for(groups[g][2], queue)
   local following = next_ready(queue)
@@ -227,9 +250,9 @@ end
 
 local left = {}
 for b = 1, #bases do
-  for h = 1, #heads_names do
+  for h, known in pairs(ready[b]) do
     local row = { b - 1, h - 1, complete[b][h] and 1 or 0 }
-    for type_part, score in pairs(ready[b][h]) do
+    for type_part, score in pairs(known) do
       row[#row + 1] = type_part
       row[#row + 1] = score and text(score) or ''
     end
