@@ -126,8 +126,9 @@ class Decider:
                 parent_run, parent_changes = parent
                 parent_size = plan(tx, self._store.keys, parent_run.run, parent_changes, self._leases)
                 tx.frees = frees and tx.frees
-                parent_key = self._store.keys.run(partition, parent_run.run.info.run_id)
-                tx.expect_equal(parent_key, "v", parent_run.run.version)
+                parent_id = parent_run.run.info.run_id
+                tx.expect_equal(self._store.keys.run(partition, parent_id), "v", parent_run.run.version)
+                tx.publish(self._store.keys.events_channel(parent_id), "")
                 expect_workflow_task(tx, parent_run)
             await self._store.commit(tx)
         except TransactionTooLarge as error:
