@@ -36,6 +36,12 @@ class StoreUnavailable(StoreError):
     reason = "store_unavailable"
 
 
+class Contended(StoreError):
+    """Others changed the same record again and again, so nothing was done."""
+
+    reason = "store_contended"
+
+
 class OutcomeUnknown(StoreError):
     """The reply was lost: the command may or may not have been executed."""
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from cluster.clock import Clock
-from cluster.errors import ConditionFailed, Refused, StoreUnavailable
+from cluster.errors import ConditionFailed, Contended, Refused
 from cluster.ids import new_run_id
 from cluster.namespaces import NamespaceStore
 from cluster.schedules import decisions, names, storage
@@ -231,5 +231,5 @@ def not_found(schedule_id: str) -> Refused:
     return Refused("schedule_not_found", "Schedule not found.", status=404, schedule_id=schedule_id)
 
 
-def contended(schedule_id: str) -> StoreUnavailable:
-    return StoreUnavailable(f"schedule {schedule_id} changes faster than this node can decide; try again")
+def contended(schedule_id: str) -> Contended:
+    return Contended(f"schedule {schedule_id} changes faster than this node can decide; try again")

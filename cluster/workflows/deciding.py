@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
+import trio
+
 from cluster.clock import Clock
-from cluster.errors import ConditionFailed, Refused, StoreUnavailable
+from cluster.errors import ConditionFailed, Contended, Refused
 from cluster.ids import partition_of_run
 from cluster.store.store import Store
 from cluster.store.transaction import Transaction, TransactionTooLarge
@@ -21,9 +23,13 @@ from cluster.workflows.changes import Changes
 from cluster.workflows.planning import LeaseTimes, plan
 from cluster.workflows.records import Run
 from cluster.workflows.storage import RunCache, Snapshot, changed_run, item_field, load
+from cluster.workflows.turns import Turns
 
-ATTEMPTS: Final = 20
+ATTEMPTS: Final = 40
 """How often a decision is made anew because somebody else changed the run meanwhile."""
+EAGER_ATTEMPTS: Final = 3
+"""After so many a decision pauses first, for a time drawn anew, or two nodes could go on in step."""
+PAUSE_SECONDS: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +67,20 @@ class Decider:
         self._runs = runs
         self._leases = leases
         self._random = random
+        self._turns = Turns()
 
     async def decide(self, step: Step, *, fresh: bool = False) -> dict[str, Any]:
         """Decide until a commit holds; returns the outcome for the caller.
 
         ``fresh`` reads the run even when this node remembers it. Raises what the decision raises.
         """
-        remembered = not fresh and not step.answer
-        for _ in range(ATTEMPTS):
+        async with self._turns.turn(step.run_id):
+            return await self._decide(step, remembered=not fresh and not step.answer)
+
+    async def _decide(self, step: Step, *, remembered: bool) -> dict[str, Any]:
+        for attempt in range(ATTEMPTS):
+            if attempt >= EAGER_ATTEMPTS:
+                await trio.sleep(self._random.uniform(0, PAUSE_SECONDS))
             snapshot = None
             if remembered:
                 snapshot = self._runs.guess(
@@ -167,5 +179,5 @@ def expect_workflow_task(tx: Transaction, snapshot: Snapshot) -> None:
         tx.expect_task_state(snapshot.workflow_task.task_id, snapshot.workflow_task.state)
 
 
-def contended(run_id: str) -> StoreUnavailable:
-    return StoreUnavailable(f"run {run_id} changes faster than this node can decide; try again")
+def contended(run_id: str) -> Contended:
+    return Contended(f"run {run_id} changes faster than this node can decide; try again")

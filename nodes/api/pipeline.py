@@ -232,6 +232,7 @@ class Pipeline:
 
 _STORE_TEXTS: Final = {
     "store_unavailable": "The store is not reachable; nothing was done.",
+    "store_contended": "Too much happens to this at the same moment; nothing was done.",
     "store_outcome_unknown": "The store did not confirm in time; the request may have been done.",
     "store_not_durable": "The request was done but could not be confirmed as durable.",
     "store_full": "The store's memory limit is reached; nothing was written.",

@@ -22,6 +22,7 @@ _SCHEMAS: Final = "#/components/schemas"
 _WITH_BODY: Final = ("POST", "PUT", "DELETE")
 _STORE: Final = (
     "store_unavailable",
+    "store_contended",
     "store_outcome_unknown",
     "store_not_durable",
     "store_full",
