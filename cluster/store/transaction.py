@@ -15,7 +15,8 @@ from typing import Any, Final
 import msgpack
 
 MAX_OPERATIONS: Final = 4_000
-MAX_BYTES: Final = 8 * 1024 * 1024
+MAX_BYTES: Final = 32 * 1024 * 1024
+"""A request of 2 MiB may stand in a commit several times: in events, records, and a task's body."""
 _CHUNK: Final = 500
 
 Value = str | bytes | int
