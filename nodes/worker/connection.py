@@ -80,11 +80,11 @@ class Host(Protocol):
 
 
 class Connection:
-    """``lanes`` get slots on it whenever they need one; ``given_up`` is called when another connection
-    has to take over, because this one ended or its node is leaving.
+    """``lanes`` get slots on it whenever they need one. ``changed`` is called when it was welcomed, and
+    when another connection has to take over, because this one ended or its node is leaving.
     """
 
-    def __init__(self, host: Host, url: str, lanes: list[Lane], given_up: Callable[[], None]) -> None:
+    def __init__(self, host: Host, url: str, lanes: list[Lane], changed: Callable[[], None]) -> None:
         self.url = url
         self.welcome: Welcome | None = None
         self.registered_any = False
@@ -96,7 +96,8 @@ class Connection:
         self._next_slot = 1
         self._out: deque[bytes] = deque()
         self._wake = trio.Event()
-        self._given_up = given_up
+        self._welcomed = trio.Event()
+        self._changed = changed
         self._open = False
         self._dialing = trio.CancelScope()
         self._scope = trio.CancelScope()
@@ -116,7 +117,7 @@ class Connection:
             self.ended = True
             for lane in list(self._slots.values()):
                 self._slot_over(lane, "the connection was lost")
-            self._given_up()
+            self._changed()
 
     async def _serve(self, carrier: Carrier) -> None:
         lost: CarrierLost | None = None
@@ -162,7 +163,8 @@ class Connection:
 
     async def _watch(self) -> None:
         """A silent node is dead; a node must hear of running tasks (R82)."""
-        await trio.sleep(WELCOME_SECONDS)
+        with trio.move_on_after(WELCOME_SECONDS):
+            await self._welcomed.wait()
         if self.welcome is None:
             log.warning("%s sent no welcome", self.url)
             self.close()
@@ -281,11 +283,13 @@ class Connection:
                     self._send(Pong(nonce=nonce))
                 case Welcome():
                     self.welcome = frame
+                    self._welcomed.set()
+                    self._changed()
                     self._host.welcomed(frame)
                 case Reconnect(reason=reason):
                     log.info("%s sends its workers elsewhere: %s", self.url, reason)
                     self.leaving = True
-                    self._given_up()
+                    self._changed()
                     self._wake.set()
                 case Rejected(slot=None):
                     self._refused(frame)
