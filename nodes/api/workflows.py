@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
@@ -20,7 +18,7 @@ from cluster.times import iso_seconds, iso_us
 from cluster.workflows.engine import StartRequest
 from cluster.workflows.records import RunStatus
 from cluster.workflows.visibility import HistoryPage, RunView
-from nodes.api import documents
+from nodes.api.attributes import attribute_faults, memo_too_large
 from nodes.api.call import Call
 from nodes.api.fields import Fields, Integer, OptionalText, Seconds, ShortText, Trimmed
 from nodes.api.payloads import read_payload, show_envelope, show_value
@@ -28,7 +26,6 @@ from nodes.api.routes import Reply
 
 DEFAULT_QUEUE: Final = "default"
 _VERBS: Final = ("signal", "query", "update", "cancel", "terminate", "repair", "archive")
-_ATTRIBUTE_NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_]*")
 
 
 class Bucket(StrEnum):
@@ -213,27 +210,12 @@ def _faults(body: dict[str, Any], settings: Settings) -> dict[str, list[str]]:
         for name, remedy in _REJECTED.items()
         if name in body
     }
-    memo = body.get("memo")
-    if isinstance(memo, dict) and len(documents.write(memo)) > settings.max_memo_bytes:
+    if memo_too_large(body.get("memo"), settings):
         errors["memo"] = [f"The memo must not be larger than {settings.max_memo_bytes} bytes."]
-    attributes = body.get("search_attributes")
-    if isinstance(attributes, dict):
-        problems = [text for pair in attributes.items() for text in _attribute_faults(*pair, settings)]
-        if problems:
-            errors["search_attributes"] = problems
+    problems = attribute_faults(body.get("search_attributes"), settings)
+    if problems:
+        errors["search_attributes"] = problems
     return errors
-
-
-def _attribute_faults(name: str, value: Any, settings: Settings) -> Iterator[str]:
-    longest = settings.max_search_attribute_key_length
-    if not _ATTRIBUTE_NAME.fullmatch(name):
-        yield "A search attribute's name starts with a letter, then letters, digits and underscores."
-    elif len(name) > longest:
-        yield f"A search attribute's name must not be longer than {longest} bytes."
-    largest = settings.max_search_attribute_value_bytes
-    texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
-    if any(len(text.encode()) > largest for text in texts):
-        yield f"The value of {name[:longest]} must not be larger than {largest} bytes."
 
 
 def _event(raw: bytes) -> dict[str, Any]:
