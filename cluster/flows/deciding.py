@@ -23,6 +23,7 @@ from cluster.flows.changes import Changes, NotLoaded, View
 from cluster.flows.limits import FlowLimits
 from cluster.flows.planning import Placement, plan
 from cluster.flows.storage import FlowCache, Picture, Wants, load
+from cluster.flows.turns import Turns
 from cluster.ids import partition_of_run
 from cluster.store.store import Store
 from cluster.store.transaction import Transaction, TransactionTooLarge
@@ -99,6 +100,7 @@ class FlowDecider:
         self._limits = limits or FlowLimits()
         self._placement = placement or Placement()
         self._runs = FlowCache()
+        self._turns = Turns()
 
     async def decide(self, job: Job) -> Done:
         """Decide until a commit holds. Raises what the decision refuses, StoreError."""
@@ -133,19 +135,22 @@ class FlowDecider:
 
     async def _try_partition(self, partition: int, part: list[_Pending], failures: list[StoreError]) -> None:
         try:
-            for number in range(ROUNDS):
-                waiting = [one for one in part if one.result is None]
-                if not waiting:
-                    return
-                if number >= CALM_ROUNDS:
-                    await trio.sleep(self._random.uniform(0, PAUSE_SECONDS))
-                pictures = await self._read(waiting)
-                await self._commit(partition, self._decide(partition, waiting, pictures))
+            async with self._turns.of(one.job.run_id for one in part):
+                await self._go_round(partition, part)
         except StoreError as error:
             failures.append(error)
-            return
+
+    async def _go_round(self, partition: int, part: list[_Pending]) -> None:
+        for number in range(ROUNDS):
+            waiting = [one for one in part if one.result is None]
+            if not waiting:
+                return
+            if number >= CALM_ROUNDS:
+                await trio.sleep(self._random.uniform(0, PAUSE_SECONDS))
+            pictures = await self._read(waiting)
+            await self._commit(partition, self._decide(partition, waiting, pictures))
         if any(one.result is None for one in part):
-            failures.append(StoreUnavailable("a flow changes faster than this node can decide; try again"))
+            raise StoreUnavailable("a flow changes faster than this node can decide; try again")
 
     # -- reading ----------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -252,4 +252,9 @@ class Flows(RuleBasedStateMachine):
 
 
 TestFlows = Flows.TestCase
-TestFlows.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestFlows.settings = settings(
+    max_examples=100,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
