@@ -91,8 +91,11 @@ class Cohorts:
 
     async def is_draining(self, cohort: Cohort) -> bool:
         """Whether the cohort drains; from memory while change messages arrive."""
-        draining = await self._draining.get(cohort.namespace)
-        return draining is not None and cohort.field in draining
+        return cohort.field in await self.draining(cohort.namespace)
+
+    async def draining(self, namespace: str) -> frozenset[str]:
+        """Fields of the cohorts of a namespace that drain; as :meth:`is_draining`."""
+        return await self._draining.get(namespace) or frozenset()
 
     async def while_active(self, cohort: Cohort, job: Callable[[], Awaitable[Result]]) -> Result | None:
         """What ``job`` returns, or None (and the job cancelled) once the cohort drains."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from cluster.cohorts import cohort_of
 from cluster.workers import Registration, decode_registration
 
 if TYPE_CHECKING:
@@ -69,10 +70,18 @@ class Fleet:
         found = await self._views(namespace, await self._registrations(namespace, [worker_id.encode()]))
         return found[0] if found else None
 
-    async def can_answer(self, namespace: str, task_queue: str, workflow_type: str, marker: str) -> bool:
+    async def can_answer(
+        self,
+        namespace: str,
+        task_queue: str,
+        workflow_type: str,
+        marker: str,
+        draining: frozenset[str] = frozenset(),
+    ) -> bool:
         """Whether a fresh, active worker of the queue can replay ``workflow_type`` for a query.
 
-        A run that is bound to a build needs a worker of that build.
+        A run that is bound to a build (``marker``) needs a worker of that build. ``draining`` are
+        fields of cohorts that get nothing new, also where their workers do not know yet.
         """
         keys = self._store.keys
         newest, limit = "+inf", f"({self._now_ms() - self._stale_after_ms}"
@@ -91,7 +100,8 @@ class Fleet:
                 idempotent=True,
             )
             views = await self._views(namespace, await self._registrations(namespace, ids))
-            if any(_can_answer(view, task_queue, workflow_type, marker) for view in views):
+            serving = [view for view in views if _cohort_field(view) not in draining]
+            if any(_can_answer(view, task_queue, workflow_type, marker) for view in serving):
                 return True
             if len(ids) < count:
                 break
@@ -122,6 +132,11 @@ class Fleet:
                 status = WorkerStatus.STALE
             views.append(WorkerView(registration, last, status, orjson.loads(vital) if vital else {}))
         return views
+
+
+def _cohort_field(view: WorkerView) -> str:
+    worker = view.registration
+    return cohort_of(worker.namespace, worker.task_queue, worker.build_id).field
 
 
 def _can_answer(view: WorkerView, task_queue: str, workflow_type: str, marker: str) -> bool:

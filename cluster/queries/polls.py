@@ -139,6 +139,11 @@ class QueryPolls:
         """Return a query that reached no worker to its place in line."""
         await self._give_back((namespace, queue), claim)
 
+    def hand_back(self, poll: QueryPoll, claim: QueryClaim) -> None:
+        """A query that was handed out reached no worker: let others have it, in the background."""
+        if self._nursery is not None:
+            self._nursery.start_soon(self._give_back, (poll.namespace, poll.queue), claim)
+
     async def _subscribe(self, name: tuple[str, str], line: _Line) -> None:
         async with line.subscribing:
             if not line.subscribed:

@@ -88,7 +88,8 @@ async def query(call: Call) -> Reply:
 
 async def _ask(call: Call, task_queue: str, marker: str, body: QuestionBody) -> Answer:
     """Raises Refused: 409 query_worker_unavailable and what the broker refuses."""
-    if not await call.node.fleet.can_answer(call.namespace, task_queue, body.workflow_type, marker):
+    draining = await call.node.cohorts.draining(call.namespace)
+    if not await call.node.fleet.can_answer(call.namespace, task_queue, body.workflow_type, marker, draining):
         raise Refused(
             "query_worker_unavailable",
             f"No live worker of task queue [{task_queue}] can answer queries of this workflow.",
@@ -105,20 +106,25 @@ async def poll(call: Call) -> Reply:
 
     async def find() -> tuple[dict[str, Any] | None]:
         while True:
-            claim = await call.node.query_polls.poll(
-                QueryPoll(
-                    namespace=call.namespace,
-                    queue=body.task_queue,
-                    worker_id=body.worker_id,
-                    marker=worker.build_id or "",
-                    types=frozenset(worker.supported_workflow_types),
-                    poll_request_id=body.poll_request_id,
-                    timeout=max(0.0, deadline - trio.current_time()),
-                )
+            wanted = QueryPoll(
+                namespace=call.namespace,
+                queue=body.task_queue,
+                worker_id=body.worker_id,
+                marker=worker.build_id or "",
+                types=frozenset(worker.supported_workflow_types),
+                poll_request_id=body.poll_request_id,
+                timeout=max(0.0, deadline - trio.current_time()),
             )
+            claim = await call.node.query_polls.poll(wanted)
             if claim is None:
                 return (None,)
-            task = await _task(call, body, claim)
+            delivered = False
+            try:
+                task = await _task(call, body, claim)
+                delivered = True
+            finally:
+                if not delivered:
+                    call.node.query_polls.hand_back(wanted, claim)
             if task is not None:
                 return (task,)
 

@@ -59,7 +59,10 @@ async def validate(call: Call, run: Run, name: str, arguments: Payload) -> None:
     """Ask a worker whether it accepts an update; returns when it does. Raises Refused."""
     info = run.info
     sent = {"workflow_id": info.workflow_id, "run_id": info.run_id, "update_name": name}
-    if not await call.node.fleet.can_answer(info.namespace, info.task_queue, info.workflow_type, info.marker):
+    draining = await call.node.cohorts.draining(info.namespace)
+    if not await call.node.fleet.can_answer(
+        info.namespace, info.task_queue, info.workflow_type, info.marker, draining
+    ):
         text = "No live worker can validate updates of this workflow."
         raise Refused("update_validator_worker_unavailable", text, status=409, retryable=True, **sent)
     body = QuestionBody(

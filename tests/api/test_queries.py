@@ -383,3 +383,35 @@ async def test_a_store_that_is_away_is_no_empty_queue(
     assert (asked.status, asked.body["reason"]) == (503, "query_task_queue_unavailable")
     assert (asked.body["query_name"], asked.body["result"]) == ("state", None)
     assert left == []
+
+
+async def test_a_draining_build_is_not_asked(client: Client) -> None:
+    await _started(client)
+    await client.control("POST", "/api/task-queues/jobs/build-ids/drain", {"build_id": None})
+
+    answer = await _query(client)
+
+    assert (answer.status, answer.body["reason"]) == (409, "query_worker_unavailable")
+
+
+async def test_a_query_whose_history_cannot_be_read_goes_back(
+    node: Node, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await _started(client)
+    read = node.engine.whole_history
+
+    async def away(run_id: str) -> Any:
+        monkeypatch.setattr(node.engine, "whole_history", read)
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(node.engine, "whole_history", away)
+    async with trio.open_nursery() as nursery:
+        asked = Asked(nursery, client)
+        refused = await _poll(client)
+        task = (await _poll(client)).body["task"]
+        await _answer(client, task, result=1)
+        answer = await asked.result()
+
+    assert (refused.status, refused.body["poll_status"]) == (503, "unavailable")
+    assert task["query_task_attempt"] == 2
+    assert answer.status == 200
