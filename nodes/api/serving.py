@@ -13,9 +13,10 @@ import trio
 from hypercorn.config import Config
 
 from cluster.errors import StartupError
+from nodes.api import connections
 
 HEADER_SECONDS: Final = 5.0
-"""Idle connections, and requests whose header does not arrive in time, are closed."""
+"""Connections whose first header does not arrive in time are closed."""
 
 MAX_HEADER_BYTES: Final = 16 * 1024
 MAX_CONCURRENT_STREAMS: Final = 100
@@ -103,6 +104,7 @@ async def serve(
 
     Open requests then get GRACE_SECONDS. Reports the address it listens on.
     """
+    connections.install()
     name = listener.getsockname()
     config = _config(listener)
 

@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from cluster.errors import Refused, StartupError
+from nodes.api import serving as serving_module
 from nodes.api.app import BodyLimits, create_app
 from nodes.api.messages import Request, Response
 from nodes.api.serving import MAX_CONCURRENT_STREAMS, Address, open_listener, serve
@@ -133,6 +134,23 @@ async def test_lengths_of_answers_without_a_body(recorder: Recorder, serving: Se
     assert b"content-length: 7\r\n" in seen[b"HEAD"]
     assert b"content-length" not in seen[b"OPTIONS"]
     assert all(answer.endswith(b"\r\n\r\n") for answer in seen.values())
+
+
+async def test_idle_connections_outlive_the_deadline_of_headers(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client's own idle limit has to be the shorter one, or it sends into a closing connection."""
+    monkeypatch.setattr(serving_module, "HEADER_SECONDS", 0.3)
+    request = b"POST /idle HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
+    async with serving() as address, await _connect(address) as used:
+        await used.send_all(request)
+        answer = b""
+        while not answer.endswith(b"hi"):
+            answer += await used.receive_some()
+        for silent in (b"", b"POST /idle HT"):
+            assert await _exchange(address, silent) == b""
+        await used.send_all(request.replace(b"Host: x", b"Host: x\r\nConnection: close"))
+        assert (await _read_all(used)).endswith(b"hi")
 
 
 async def test_a_client_that_leaves_cancels_its_poll(serving: Serving, recorder: Recorder) -> None:
