@@ -28,6 +28,7 @@ from nodes.streams.codec import ProtocolError
 from nodes.streams.hub import StreamHub
 from tests.cluster.nodes import synchronized_clock
 from tests.stream_client import Frame, StreamClient
+from tests.waiting import eventually
 
 NAMESPACE = "ns"
 PARTITIONS = 4
@@ -265,14 +266,15 @@ def attempt(task: Frame) -> tuple[int, int]:
 async def next_task(*workers: StreamClient, within: float = 10.0) -> tuple[StreamClient, Frame]:
     """The first task that one of the workers gets."""
     found: list[tuple[StreamClient, Frame]] = []
-    with trio.fail_after(within):
-        async with trio.open_nursery() as nursery:
 
-            async def look(worker: StreamClient) -> None:
-                frame = await worker.next("task", within=2 * within)
-                found.append((worker, frame))
-                nursery.cancel_scope.cancel()
+    def look() -> bool:
+        for worker in workers:
+            for frame in worker.frames:
+                if frame["type"] == "task":
+                    worker.frames.remove(frame)
+                    found.append((worker, frame))
+                    return True
+        return False
 
-            for worker in workers:
-                nursery.start_soon(look, worker)
+    await eventually(look, within)
     return found[0]
