@@ -57,7 +57,7 @@ from cluster.upkeep.passes import Passes
 from cluster.workers import WorkerStore
 from cluster.workflows.engine import Engine
 from cluster.workflows.history_waits import HistoryWaits
-from cluster.workflows.limits import Limits
+from cluster.workflows.limits import configured_limits
 from cluster.workflows.planning import LeaseTimes
 from cluster.workflows.retention import Retention
 from cluster.workflows.storage import RunCache
@@ -146,12 +146,7 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
         clock = Clock()
         runs = RunCache()
         leases = LeaseTimes(settings.workflow_task_timeout * 1000, settings.activity_task_timeout * 1000)
-        limits = Limits(
-            pending_activity_count=settings.max_pending_activities,
-            pending_child_count=settings.max_pending_children,
-            memo_size=settings.max_memo_bytes,
-        )
-        engine = Engine(store, clock, runs, leases=leases, limits=limits, random=random)
+        engine = Engine(store, clock, runs, leases=leases, limits=configured_limits(settings), random=random)
         namespaces = NamespaceStore(store, clock.now_ms, settings.history_retention_days)
         schedules = Schedules(store, clock, namespaces, runs, leases=leases, random=random)
         placement = Placement(

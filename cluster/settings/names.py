@@ -79,6 +79,7 @@ WITHOUT_EFFECT: Mapping[str, str] = MappingProxyType(
             "TASK_DISPATCH_MODE",
         )
     }
+    | {"DW_V2_UPDATE_WAIT_POLL_INTERVAL_MS": "whoever waits for an update is told when it is over"}
 )
 
 # Accepting these silently would change what a user relies on, so they are refused with a reason.

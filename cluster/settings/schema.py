@@ -33,6 +33,7 @@ from cluster.settings.values import (
     PollSeconds,
     RedisUrl,
     RetentionDays,
+    UpdateWait,
     is_loopback,
     split_listen,
 )
@@ -206,6 +207,22 @@ class Settings(BaseModel):
     max_operation_name_length: CountOrZero = _dw(256, "longest signal, query or update name; 0: no limit")
     max_pending_activities: CountOrZero = _dw(2000, "most open activities of a run; 0: no limit")
     max_pending_children: CountOrZero = _dw(2000, "most open children of a run; 0: no limit")
+
+    v2_limit_pending_activities: CountOrZero = _dw(2000, "most open activities of a run; 0: no limit")
+    v2_limit_pending_children: CountOrZero = _dw(1000, "most open children of a run; 0: no limit")
+    v2_limit_pending_timers: CountOrZero = _dw(2000, "most open timers of a run; 0: no limit")
+    v2_limit_pending_signals: CountOrZero = _dw(5000, "most unread signals of a run; 0: no limit")
+    v2_limit_pending_updates: CountOrZero = _dw(500, "most open updates of a run; 0: no limit")
+    v2_limit_command_batch_size: CountOrZero = _dw(1000, "most commands of a completion; 0: no limit")
+    v2_limit_payload_size_bytes: CountOrZero = _dw(2 * 1024 * 1024, "largest payload; 0: no limit")
+    v2_limit_memo_size_bytes: CountOrZero = _dw(256 * 1024, "largest memo; 0: no limit")
+    v2_limit_search_attribute_size_bytes: CountOrZero = _dw(
+        40_960, "all search attributes of a run; 0: no limit"
+    )
+    v2_limit_history_transaction_size: CountOrZero = _dw(5000, "most events of a decision; 0: no limit")
+    v2_update_wait_completion_timeout_seconds: UpdateWait = _dw(
+        10, "how long the caller of an update waits when it does not say, 1 to 50"
+    )
 
     compression_enabled: bool = _dw(True, "compress large responses for clients that ask")
     metrics_workflow_task_failure_type_limit: LabelLimit = _dw(20, "workflow types a metric names, 1 to 100")

@@ -129,6 +129,7 @@ def _clamp(low: int, high: int) -> AfterValidator:
 Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=1)]
 CountOrZero = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
 PollSeconds = Annotated[int, BeforeValidator(_no_bool), Field(ge=0, le=60)]
+UpdateWait = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=50)]
 Partitions = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=1024)]
 RetentionDays = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=365)]
 PageSize = Annotated[int, BeforeValidator(_no_bool), Field(ge=1, le=1000)]

@@ -123,9 +123,8 @@ class ClientAnswers(Decider):
         """Whether the same command came before and its answer is kept."""
         if not command.receipt:
             return False
-        run_id = run.info.run_id
-        key = self._store.keys.commands(partition_of_run(run_id) or 0, run_id)
-        return bool(await self._store.call("HEXISTS", key, command.receipt, idempotent=True))
+        snapshot = await load(self._store, run.info.run_id, answer=command.receipt)
+        return snapshot is not None and snapshot.answer is not None
 
     async def close_child(self, target: Target, parent_run_id: str, verb: str, reason: str) -> None:
         """Cancel or terminate a child whose parent closed or gave it up; nothing if it is over."""

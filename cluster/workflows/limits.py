@@ -10,6 +10,7 @@ import orjson
 
 from cluster import payloads
 from cluster.errors import Refused
+from cluster.settings.schema import Settings
 from cluster.workflows.command_records import (
     Command,
     OpenConditionWait,
@@ -39,6 +40,28 @@ class Limits:
     search_attribute_size: int = 40_960
     history_transaction_size: int = 5000
     """Events appended by one decision."""
+
+
+def configured_limits(settings: Settings) -> Limits:
+    """The limits that ``settings`` ask for; of two settings for one limit the stricter holds."""
+    return Limits(
+        pending_activity_count=_stricter(
+            settings.v2_limit_pending_activities, settings.max_pending_activities
+        ),
+        pending_child_count=_stricter(settings.v2_limit_pending_children, settings.max_pending_children),
+        pending_timer_count=settings.v2_limit_pending_timers,
+        pending_signal_count=settings.v2_limit_pending_signals,
+        pending_update_count=settings.v2_limit_pending_updates,
+        command_batch_size=settings.v2_limit_command_batch_size,
+        payload_size=settings.v2_limit_payload_size_bytes,
+        memo_size=_stricter(settings.v2_limit_memo_size_bytes, settings.max_memo_bytes),
+        search_attribute_size=settings.v2_limit_search_attribute_size_bytes,
+        history_transaction_size=settings.v2_limit_history_transaction_size,
+    )
+
+
+def _stricter(one: int, other: int) -> int:
+    return min(one, other) if one and other else one or other
 
 
 class LimitReached(Refused):

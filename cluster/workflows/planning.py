@@ -115,6 +115,8 @@ def plan_begin(tx: Transaction, keys: Keys, info: RunInfo, changes: Changes, lea
         "type": info.workflow_type,
         "bk": info.business_key or "",
     }
+    if info.continued_from is not None:
+        fields["cf"] = info.continued_from
     tx.begin(
         BeginRun(
             run_id=info.run_id,

@@ -14,7 +14,7 @@ from cluster.store.transaction import Transaction, TransactionTooLarge
 from cluster.workflows import machine
 from cluster.workflows.changes import Changes
 from cluster.workflows.commands import ScheduleActivity
-from cluster.workflows.deciding import Decider
+from cluster.workflows.deciding import ATTEMPTS, Decider
 from cluster.workflows.planning import LeaseTimes, plan_begin
 from cluster.workflows.records import Payload, Run, RunInfo, RunStatus
 from cluster.workflows.storage import load
@@ -100,6 +100,29 @@ class Starts(Decider):
         return Started(info, birth.run.state.status, "started_new")
 
     async def _existing(self, request: StartRequest, partition: int, workflow_id: str) -> Started:
+        run_id = await self._current_run(request, partition, workflow_id)
+        snapshot = await load(self._store, run_id)
+        if request.duplicate_policy == "use-existing":
+            for _ in range(ATTEMPTS):
+                if snapshot is not None and not snapshot.run.state.status.closed:
+                    status = snapshot.run.state.status
+                    return Started(snapshot.run.info, status, "returned_existing_active")
+                # Between the two reads the run may have been continued by another one.
+                latest = await self._current_run(request, partition, workflow_id)
+                if latest == run_id:
+                    break
+                run_id = latest
+                snapshot = await load(self._store, run_id)
+        raise Refused(
+            "duplicate_not_allowed",
+            f"Workflow {workflow_id!r} already exists; choose another id or duplicate_policy use-existing.",
+            outcome="rejected_duplicate",
+            workflow_id=workflow_id,
+            run_id=run_id,
+            workflow_type=snapshot.run.info.workflow_type if snapshot else request.workflow_type,
+        )
+
+    async def _current_run(self, request: StartRequest, partition: int, workflow_id: str) -> str:
         namespace, run_id = await self._store.call(
             "HMGET", self._store.keys.workflow(partition, workflow_id), "ns", "run", idempotent=True
         )
@@ -111,19 +134,8 @@ class Starts(Decider):
                 f"Workflow id {workflow_id!r} is already used in another namespace.",
                 workflow_id=workflow_id,
             )
-        snapshot = await load(self._store, run_id.decode())
-        if snapshot is not None and request.duplicate_policy == "use-existing":
-            status = snapshot.run.state.status
-            if not status.closed:
-                return Started(snapshot.run.info, status, "returned_existing_active")
-        raise Refused(
-            "duplicate_not_allowed",
-            f"Workflow {workflow_id!r} already exists; choose another id or duplicate_policy use-existing.",
-            outcome="rejected_duplicate",
-            workflow_id=workflow_id,
-            run_id=run_id.decode(),
-            workflow_type=snapshot.run.info.workflow_type if snapshot else request.workflow_type,
-        )
+        current: str = run_id.decode()
+        return current
 
 
 def run_info(request: StartRequest, workflow_id: str, run_id: str, now_us: int) -> RunInfo:

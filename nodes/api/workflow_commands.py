@@ -18,7 +18,6 @@ from nodes.api.operations import operation_name, read_arguments
 from nodes.api.payloads import show_envelope, show_value
 from nodes.api.routes import Reply
 
-DEFAULT_WAIT_SECONDS: Final = 10
 LONGEST_WAIT_SECONDS: Final = 50
 """An update's caller is answered before its own HTTP time-out of 60 s."""
 
@@ -107,7 +106,8 @@ async def _await_update(call: Call, answer: dict[str, Any], body: _Update) -> Re
     if body.wait_for != "completed":
         found = await engine.update_result(update_id) if answer.get("retained") else None
         return Reply(answer, 202) if found is None else _over(answer, found)
-    seconds = min(body.wait_timeout_seconds or DEFAULT_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
+    wanted = body.wait_timeout_seconds or call.node.settings.v2_update_wait_completion_timeout_seconds
+    seconds = min(wanted, LONGEST_WAIT_SECONDS)
     found = await engine.update_over(update_id, seconds)
     answer |= {"wait_timed_out": found is None, "wait_timeout_seconds": seconds}
     return Reply(answer, 202) if found is None else _over(answer, found)
