@@ -130,6 +130,20 @@ class Forget:
 Effect = ReadyStep | DropTask | ReturnTask | Arm | Disarm | Append | Take | Forget
 
 
+def stored_size(effects: Iterable[Effect]) -> int:
+    """Bytes that effects store. A ready step is stored twice: as a record and as a task."""
+    size = 0
+    for effect in effects:
+        match effect:
+            case ReadyStep(step):
+                size += 2 * (len(step.input) + len(step.attributes) + len(step.conditions))
+            case Append(_, values):
+                size += sum(len(value) for value in values)
+            case _:
+                pass
+    return size
+
+
 @dataclass(slots=True)
 class Changes:
     """A decision: the new state and the effects, to be done in order.

@@ -32,7 +32,9 @@ from cluster.flows.changes import (
     ReadyStep,
     Take,
     View,
+    stored_size,
 )
+from cluster.flows.conditions import findings, has_timer, holding, next_due_ms
 from cluster.flows.limits import FlowLimits, at_most
 from cluster.flows.records import (
     Condition,
@@ -278,22 +280,6 @@ class Decision:
         self.set(channels=channels)
         return values
 
-    def _holding(self, wait: Wait) -> list[Condition] | None:
-        """The conditions that hold, or None while they do not suffice."""
-        claimed: dict[str, int] = {}
-        holding: list[Condition] = []
-        for condition in wait.conditions:
-            if not condition.channel:
-                if condition.due_ms <= self.now_ms:
-                    holding.append(condition)
-                continue
-            wanted = claimed.get(condition.channel, 0) + condition.count
-            if self.state.channels.get(condition.channel, 0) >= wanted:
-                claimed[condition.channel] = wanted
-                holding.append(condition)
-        enough = len(wait.conditions) if wait.mode is Mode.ALL else min(1, len(wait.conditions))
-        return holding if len(holding) >= enough else None
-
     def _meet_conditions(self) -> None:
         looked_at = self.state.waiting if self._published else self._to_look_at
         self.view.need(set(looked_at).difference(self.steps))
@@ -303,23 +289,18 @@ class Decision:
             step = self.step(k)
             if step is None or step.wait is None:
                 continue
-            holding = self._holding(step.wait)
-            timers = [c.due_ms for c in step.wait.conditions if not c.channel]
-            if holding is None:
-                due = min((ms for ms in timers if ms > self.now_ms), default=None)
-                if k in self._to_look_at and due is not None:
-                    self.effects.append(Arm(step_timer(k), due))
+            wait = step.wait
+            held = holding(wait, self.state.channels, self.now_ms)
+            if held is None:
+                due_ms = next_due_ms(wait, self.now_ms)
+                if k in self._to_look_at and due_ms is not None:
+                    self.effects.append(Arm(step_timer(k), due_ms))
                 continue
-            if timers and k not in self._to_look_at:
+            if has_timer(wait) and k not in self._to_look_at:
                 self.effects.append(Disarm(step_timer(k)))
-            found: dict[str, Any] = {c.id: {"satisfied": False} for c in step.wait.conditions}
-            for condition in holding:
-                found[condition.id] = {"satisfied": True}
-                if condition.channel:
-                    values = self._take(condition.channel, condition.count)
-                    found[condition.id]["values"] = [orjson.Fragment(value) for value in values]
+            found = {c.id: self._take(c.channel, c.count) if c.channel else [] for c in held}
             self.set(waiting=_without(self.state.waiting, k))
-            self.begin(replace(step, conditions=orjson.dumps(found)))
+            self.begin(replace(step, conditions=findings(wait, found)))
 
     # -- ends -------------------------------------------------------------------------------
 
@@ -392,7 +373,7 @@ class Decision:
         for channel, values in self._added.items():
             if values:
                 self.effects.append(Append(channel, tuple(values)))
-        self._check_size()
+        at_most("decision_size", stored_size(self.effects), self.limits.decision_size)
         stored = self.view.run.state
         self.set(
             last_progress_at_ms=self.now_ms,
@@ -408,19 +389,6 @@ class Decision:
             halts=_halted(self.state.status, self.state.stop) and not _halted(stored.status, stored.stop),
             closes=self.state.status.closed and not stored.status.closed,
         )
-
-    def _check_size(self) -> None:
-        """Everything is stored in one commit, and a ready step twice: as a record and as a task."""
-        size = 0
-        for effect in self.effects:
-            match effect:
-                case ReadyStep(step):
-                    size += 2 * (len(step.input) + len(step.attributes) + len(step.conditions))
-                case Append(_, values):
-                    size += sum(len(value) for value in values)
-                case _:
-                    pass
-        at_most("decision_size", size, self.limits.decision_size)
 
 
 def json_object(members: Mapping[str, bytes]) -> bytes:
