@@ -49,6 +49,8 @@ log = logging.getLogger("headrace.worker")
 WELCOME_SECONDS: Final = 10.0
 SILENT_INTERVALS: Final = 3
 """A node that sends nothing for so many ping intervals is taken for dead."""
+BEAT_SECONDS: Final = 0.1
+"""Heartbeats of a task are at least so far apart."""
 FRAME_BYTES: Final = 2_048
 """Room that a frame needs beside its payload."""
 FRAME_DEPTH: Final = 2
@@ -97,6 +99,7 @@ class Connection:
         self._out: deque[bytes] = deque()
         self._wake = trio.Event()
         self._welcomed = trio.Event()
+        self._beaten = trio.Event()
         self._changed = changed
         self._open = False
         self._dialing = trio.CancelScope()
@@ -154,6 +157,7 @@ class Connection:
             nursery.start_soon(read)
             nursery.start_soon(write)
             nursery.start_soon(self._watch)
+            nursery.start_soon(self._send_late_beats)
         if lost is not None:
             raise lost
 
@@ -245,6 +249,7 @@ class Connection:
 
     def finish(self, lane: Lane, ended: Ended) -> None:
         """Send the end of the lane's attempt."""
+        self._send_beat(lane)
         lane.state = LaneState.SETTLING
         payload = ended.output if ended.output is not None else ended.failure
         problem = self._problem(payload or b"")
@@ -261,14 +266,34 @@ class Connection:
         )
 
     def heartbeat(self, lane: Lane, attempt: Attempt, checkpoint: bytes | None) -> None:
-        """Raises ValueError for a checkpoint that the node would not take."""
+        """Of heartbeats that come fast the last one counts, a little later.
+
+        Raises ValueError for a checkpoint that the node would not take.
+        """
         if lane.attempt is not attempt or lane.state is not LaneState.BUSY:
             return
         problem = None if checkpoint is None else self._problem(checkpoint)
         if problem is not None:
             raise ValueError(f"the checkpoint cannot be sent: {problem}")
         value = msgspec.UNSET if checkpoint is None else msgspec.Raw(checkpoint)
-        self._send(Heartbeat(slot=lane.slot, attempt_id=lane.attempt_id, checkpoint=value))
+        lane.beat = Heartbeat(slot=lane.slot, attempt_id=lane.attempt_id, checkpoint=value)
+        if trio.current_time() - lane.beat_at >= BEAT_SECONDS:
+            self._send_beat(lane)
+        else:
+            self._beaten.set()
+
+    def _send_beat(self, lane: Lane) -> None:
+        if lane.beat is not None:
+            self._send(lane.beat)
+            lane.beat, lane.beat_at = None, trio.current_time()
+
+    async def _send_late_beats(self) -> None:
+        while True:
+            await self._beaten.wait()
+            await trio.sleep(BEAT_SECONDS)
+            self._beaten = trio.Event()
+            for lane in self._slots.values():
+                self._send_beat(lane)
 
     # -- what the node says -----------------------------------------------------------------
 
@@ -338,7 +363,7 @@ class Connection:
             body = read_task(frame.task)
         except msgspec.DecodeError as error:
             raise CarrierLost(f"the node sent what is no task: {error}") from error
-        lane.attempt_id = body.attempt_id
+        lane.attempt_id, lane.beat, lane.beat_at = body.attempt_id, None, -BEAT_SECONDS
         if not self._host.knows(body):
             lane.state = LaneState.SETTLING
             reason = DeclineReason.UNSUPPORTED

@@ -114,9 +114,10 @@ class StepContext(TaskContext):
         self.step_execution_id = body.step_execution_id
         self.attempt = body.attempt
         self.first_attempt_at = body.first_attempt_at
-        self.failure = body.failure and StepFailure(
-            str(body.failure.get("message", "")), str(body.failure.get("type", ""))
-        )
+        self.failure: StepFailure | None = None
+        if body.failure is not None:
+            found = body.failure
+            self.failure = StepFailure(str(found.get("message", "")), str(found.get("type", "")))
         self.conditions = {
             name: ConditionResult(bool(found.get("satisfied")), tuple(found.get("values", ())))
             for name, found in (body.conditions or {}).items()

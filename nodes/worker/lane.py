@@ -21,6 +21,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from cluster.queues.slot_kind import SlotKind
+from nodes.streams.frames import Heartbeat
 from nodes.worker.context import Attempt
 
 if TYPE_CHECKING:
@@ -52,6 +53,9 @@ class Lane:
     attempt_id: str = ""
     attempt: Attempt | None = field(default=None, repr=False)
     """The running handler, also when its output is not wanted any more."""
+    beat: Heartbeat | None = None
+    """The newest heartbeat, while it has not been sent."""
+    beat_at: float = 0.0
     rejections: int = 0
     retry_at: float = 0.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, ClassVar, Generic, TypeVar, overload
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, overload
 
 from nodes.worker.context import StepContext
 from nodes.worker.decisions import Condition, Decision, Next, Wait, step_name, wait_all
@@ -80,20 +80,27 @@ StepLike = type[Step[Any]] | Step[Any] | MethodStep[Any]
 """Whatever stands for a step in a flow's definition."""
 
 
+class StepDecorator(Protocol):
+    """Makes a step of a method, with or without an input."""
+
+    @overload
+    def __call__(self, method: Execute[In], /) -> MethodStep[In]: ...
+    @overload
+    def __call__(self, method: Callable[[Any, StepContext], ExecuteResult], /) -> MethodStep[None]: ...
+
+
 @overload
 def step(method: Execute[In]) -> MethodStep[In]: ...
 @overload
 def step(method: Callable[[Any, StepContext], ExecuteResult]) -> MethodStep[None]: ...
 @overload
-def step(
-    *, name: str = "", options: StepOptions | None = None
-) -> Callable[[Execute[In]], MethodStep[In]]: ...
+def step(*, name: str = "", options: StepOptions | None = None) -> StepDecorator: ...
 def step(
     method: Callable[..., ExecuteResult] | None = None,
     *,
     name: str = "",
     options: StepOptions | None = None,
-) -> MethodStep[Any] | Callable[[Callable[..., ExecuteResult]], MethodStep[Any]]:
+) -> Any:
     """Decorator: a method of a flow is the ``execute`` of a step.
 
     ::
