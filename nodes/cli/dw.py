@@ -6,17 +6,22 @@ Only commands whose routes exist are offered.
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import httpx
+
+from cluster.version import VERSION
 from nodes.cli import task_queues, upkeep
 from nodes.cli.api_client import CONTROL_PLANE_VERSION, ApiClient, CallFailed, ExitCode
+from nodes.cli.console import complain
 from nodes.cli.output import columns, pairs
 
 Result = dict[str, Any]
@@ -30,7 +35,7 @@ def server_health(client: ApiClient, _: argparse.Namespace) -> Result:
 
 
 def server_info(client: ApiClient, _: argparse.Namespace) -> Result:
-    """show version, limits and capabilities of the server"""
+    """show the server's version; with --json also its limits and capabilities"""
     info = client.call("GET", "/cluster/info")
     version = info.get("control_plane", {}).get("version")
     if str(version) != CONTROL_PLANE_VERSION:
@@ -115,9 +120,9 @@ def workflow_describe(client: ApiClient, arguments: argparse.Namespace) -> Resul
 
 def workflow_history(client: ApiClient, arguments: argparse.Namespace) -> Result:
     """show all events of a run"""
-    path = (
-        f"/workflows/{quote(arguments.workflow_id, safe='')}/runs/{quote(arguments.run_id, safe='')}/history"
-    )
+    workflow = f"/workflows/{quote(arguments.workflow_id, safe='')}"
+    run_id = arguments.run_id or client.call("GET", workflow)["run_id"]
+    path = f"{workflow}/runs/{quote(run_id, safe='')}/history"
     events: list[Any] = []
     token: str | None = None
     while True:
@@ -236,9 +241,10 @@ def _shared(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     return shared
 
 
-def build_parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
-    """The parser of all commands; defaults come from ``environ``."""
+def build_parser(environ: Mapping[str, str]) -> tuple[argparse.ArgumentParser, Collection[str]]:
+    """The parser of all commands, and their names; defaults come from ``environ``."""
     parser = argparse.ArgumentParser(prog="dw", description="Operate a durable workflow server.")
+    parser.add_argument("--version", action="version", version=f"dw {VERSION}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     shared = _shared(environ)
 
@@ -293,17 +299,19 @@ def build_parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
 
     history = command("workflow:history", workflow_history)
     history.add_argument("workflow_id")
-    history.add_argument("run_id")
+    history.add_argument("run_id", nargs="?", help="default: the newest run")
     history.add_argument("--page-size", type=int, default=HISTORY_PAGE)
-    return parser
+    return parser, commands.choices
 
 
 def _report(failure: CallFailed, arguments: argparse.Namespace) -> None:
     if not arguments.json:
         reason = f" ({failure.reason})" if failure.reason else ""
-        sys.stderr.write(f"dw: {failure}{reason}\n")
+        complain(f"{failure}{reason}", "dw")
         for name, texts in (failure.validation_errors or {}).items():
-            sys.stderr.write(f"dw:   {name}: {', '.join(texts) if isinstance(texts, list) else texts}\n")
+            complain(f"  {name}: {', '.join(texts) if isinstance(texts, list) else texts}", "dw")
+        if failure.status == httpx.codes.UNAUTHORIZED and not arguments.token:
+            complain("put the token in DURABLE_WORKFLOW_AUTH_TOKEN", "dw")
         return
     report = {
         "error": str(failure),
@@ -318,9 +326,20 @@ def _report(failure: CallFailed, arguments: argparse.Namespace) -> None:
     sys.stdout.write(json.dumps(report, indent=2, ensure_ascii=False) + "\n")
 
 
+def _parse(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
+    """The arguments. A command that does not exist is answered with the one that was meant, not with all."""
+    parser, commands = build_parser(environ)
+    if argv and not argv[0].startswith("-") and argv[0] not in commands:
+        close = difflib.get_close_matches(argv[0], commands, 1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        complain(f"no command {argv[0]}{hint}; dw --help lists them", "dw")
+        sys.exit(ExitCode.REFUSED)
+    return parser.parse_args(argv)
+
+
 def run(argv: Sequence[str], environ: Mapping[str, str]) -> ExitCode:
     """Run one command; returns what to exit with. Exits by itself on wrong usage."""
-    arguments = build_parser(environ).parse_args(argv)
+    arguments = _parse(argv, environ)
     try:
         with ApiClient(
             arguments.server,

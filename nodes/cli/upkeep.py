@@ -84,8 +84,40 @@ def _set_intent(client: ApiClient, arguments: argparse.Namespace, verb: str) -> 
 
 def workflow_query(client: ApiClient, arguments: argparse.Namespace) -> Result:
     """ask a workflow's query handler"""
-    body = {"input": None if arguments.input is None else _json_input(arguments.input)}
+    body = {"input": _arguments(arguments)}
     return client.call("POST", _path("workflows", arguments.workflow_id, "query", arguments.name), body=body)
+
+
+def workflow_signal(client: ApiClient, arguments: argparse.Namespace) -> Result:
+    """send a workflow a signal"""
+    body = {"input": _arguments(arguments), "request_id": arguments.request_id}
+    return client.call("POST", _path("workflows", arguments.workflow_id, "signal", arguments.name), body=body)
+
+
+def workflow_update(client: ApiClient, arguments: argparse.Namespace) -> Result:
+    """ask a workflow for an update"""
+    body = {
+        "input": _arguments(arguments),
+        "request_id": arguments.request_id,
+        "wait_for": "completed" if arguments.wait else None,
+    }
+    return client.call("POST", _path("workflows", arguments.workflow_id, "update", arguments.name), body=body)
+
+
+def workflow_cancel(client: ApiClient, arguments: argparse.Namespace) -> Result:
+    """ask a workflow to end"""
+    return _stop(client, arguments, "cancel")
+
+
+def workflow_terminate(client: ApiClient, arguments: argparse.Namespace) -> Result:
+    """end a workflow at once"""
+    return _stop(client, arguments, "terminate")
+
+
+def _stop(client: ApiClient, arguments: argparse.Namespace, verb: str) -> Result:
+    run = ("runs", arguments.run_id) if arguments.run_id else ()
+    path = _path("workflows", arguments.workflow_id, *run, verb)
+    return client.call("POST", path, body={"reason": arguments.reason})
 
 
 def workflow_list_runs(client: ApiClient, arguments: argparse.Namespace) -> Result:
@@ -175,9 +207,11 @@ def _checked(report: Result) -> Result:
 # -- shapes ---------------------------------------------------------------------------------
 
 
-def _json_input(text: str) -> Any:
+def _arguments(arguments: argparse.Namespace) -> Any:
+    if arguments.input is None:
+        return None
     try:
-        value = json.loads(text)
+        value = json.loads(arguments.input)
     except ValueError as error:
         raise CallFailed(f"the input is not JSON: {error}", ExitCode.REFUSED) from error
     return value if isinstance(value, list | dict) else [value]
@@ -222,10 +256,25 @@ def _build(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--unversioned", action="store_true", help="the workers without a build id")
 
 
-def _query(parser: argparse.ArgumentParser) -> None:
+def _call(kind: str) -> Callable[[argparse.ArgumentParser], None]:
+    """What names a query, signal or update, and its arguments."""
+
+    def add(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("workflow_id")
+        parser.add_argument("name", help=f"the {kind}'s name")
+        parser.add_argument("-i", "--input", metavar="TEXT", help="arguments: a JSON list, object or value")
+        if kind != "query":
+            parser.add_argument("--request-id", metavar="ID", help="sent again, it has no further effect")
+        if kind == "update":
+            parser.add_argument("--wait", action="store_true", help="wait for its result")
+
+    return add
+
+
+def _stopping(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("workflow_id")
-    parser.add_argument("name", help="the query's name")
-    parser.add_argument("-i", "--input", metavar="TEXT", help="arguments: a JSON list, object or value")
+    parser.add_argument("-r", "--run-id", metavar="RUN", help="default: the newest run")
+    parser.add_argument("--reason")
 
 
 def _archive(parser: argparse.ArgumentParser) -> None:
@@ -255,7 +304,11 @@ COMMANDS: Sequence[Command] = (
     ),
     Command("task-queue:drain", drain, _pairs, _build),
     Command("task-queue:resume", resume, _pairs, _build),
-    Command("workflow:query", workflow_query, _answer, _query),
+    Command("workflow:query", workflow_query, _answer, _call("query")),
+    Command("workflow:signal", workflow_signal, _pairs, _call("signal")),
+    Command("workflow:update", workflow_update, _pairs, _call("update")),
+    Command("workflow:cancel", workflow_cancel, _pairs, _stopping),
+    Command("workflow:terminate", workflow_terminate, _pairs, _stopping),
     Command("workflow:list-runs", workflow_list_runs, _table("runs", _RUN_COLUMNS), _WORKFLOW),
     Command("workflow:repair", workflow_repair, _pairs, _WORKFLOW),
     Command("workflow:archive", workflow_archive, _pairs, _archive),

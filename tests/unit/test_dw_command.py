@@ -98,6 +98,18 @@ def test_start_may_wait_for_the_end(
     assert (shown["workflow_id"], shown["status"], shown["output"]) == ("w/1", "completed", 5)
 
 
+def test_history_is_the_newest_run_s_when_none_is_named(answer: Callable[[Handler], None]) -> None:
+    seen: list[str] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(request.url.path)
+        return httpx.Response(200, json={"run_id": "newest", "events": []})
+
+    answer(handler)
+    assert run("workflow:history", "w") == 0
+    assert seen == ["/api/workflows/w", "/api/workflows/w/runs/newest/history"]
+
+
 def test_history_reads_all_pages(
     answer: Callable[[Handler], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,6 +165,18 @@ def test_a_refusal_shows_reason_and_fields(
     assert report["server_response"] == body
 
 
+def test_who_forgot_the_token_is_told_where_it_goes(
+    answer: Callable[[Handler], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(lambda _: httpx.Response(401, json={"message": "No token.", "reason": "unauthorized"}))
+    assert run("namespace:list") is ExitCode.UNAUTHORISED
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "dw: No token. (unauthorized)"
+    assert "DURABLE_WORKFLOW_AUTH_TOKEN" in second
+    assert run("namespace:list", "--token", "wrong") is ExitCode.UNAUTHORISED
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
 def test_a_server_that_is_away_or_slow(answer: Callable[[Handler], None]) -> None:
     def away(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused", request=request)
@@ -188,6 +212,15 @@ def test_wrong_usage_exits_with_2(argv: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         run(*argv)
     assert caught.value.code == 2
+
+
+def test_a_mistyped_command_is_answered_with_the_right_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        run("worklfow:list")
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == (
+        "dw: no command worklfow:list (did you mean workflow:list?); dw --help lists them\n"
+    )
 
 
 @pytest.mark.parametrize(

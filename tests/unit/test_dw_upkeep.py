@@ -57,6 +57,18 @@ def run(*argv: str) -> ExitCode:
         ),
         ("workflow:query w state", ("POST", "/workflows/w/query/state", {})),
         ("workflow:query w state -i 7", ("POST", "/workflows/w/query/state", {"input": [7]})),
+        ("workflow:signal w go", ("POST", "/workflows/w/signal/go", {})),
+        (
+            "workflow:signal w go -i [1,2] --request-id r",
+            ("POST", "/workflows/w/signal/go", {"input": [1, 2], "request_id": "r"}),
+        ),
+        ("workflow:update w add -i 7", ("POST", "/workflows/w/update/add", {"input": [7]})),
+        (
+            "workflow:update w add --wait",
+            ("POST", "/workflows/w/update/add", {"wait_for": "completed"}),
+        ),
+        ("workflow:cancel w --reason late", ("POST", "/workflows/w/cancel", {"reason": "late"})),
+        ("workflow:terminate w -r R", ("POST", "/workflows/w/runs/R/terminate", {})),
         ("workflow:list-runs w", ("GET", "/workflows/w/runs", None)),
         ("workflow:repair w", ("POST", "/workflows/w/repair", {})),
         ("workflow:archive w --reason old", ("POST", "/workflows/w/archive", {"reason": "old"})),
