@@ -81,7 +81,10 @@ class MatchingSettings(BaseModel):
     @model_validator(mode="after")
     def _waits_fit(self) -> Self:
         if self.sticky_wait > self.dispatch_wait:
-            raise ValueError("matching.stickyWait must not exceed matching.dispatchWait")
+            raise ValueError(
+                "matching.stickyWait must not exceed matching.dispatchWait:"
+                f" {self.sticky_wait:g} s is more than {self.dispatch_wait:g} s"
+            )
         return self
 
 
@@ -269,5 +272,8 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _page_sizes_fit(self) -> Self:
         if self.history_page_size_default > self.history_page_size_max:
-            raise ValueError("DW_HISTORY_PAGE_SIZE_DEFAULT must not exceed DW_HISTORY_PAGE_SIZE_MAX")
+            raise ValueError(
+                "DW_HISTORY_PAGE_SIZE_DEFAULT must not exceed DW_HISTORY_PAGE_SIZE_MAX:"
+                f" {self.history_page_size_default} is more than {self.history_page_size_max}"
+            )
         return self

@@ -59,13 +59,14 @@ def tune_gc() -> None:
 
 def open_listener(host: str, port: int) -> socket.socket:
     """A bound socket. Raises StartupError with one line that says why not."""
+    refused = "cannot listen on {}:{}: {}; choose another address with --listen or HEADRACE_LISTEN".format
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise StartupError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+        raise StartupError(refused(host, port, error.strerror or error)) from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_SECONDS * 1000)
@@ -73,7 +74,7 @@ def open_listener(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise StartupError(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+        raise StartupError(refused(host, port, error.strerror or error)) from None
     return listener
 
 

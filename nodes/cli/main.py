@@ -14,6 +14,7 @@ import typer
 from cluster.errors import StartupError
 from cluster.settings import Settings, load_settings
 from cluster.settings.report import Row, rows
+from cluster.settings.schema import AuthDriver
 from cluster.version import VERSION
 from nodes.cli.console import complain, refuse, run_program
 from nodes.cli.processes import end_with_parent
@@ -74,9 +75,13 @@ def serve(
     if parent is not None:
         end_with_parent(parent)
     settings = _settings(config, listen, redis_url, node_name)
+    from nodes.api.auth import credentials
     from nodes.logging import configure_logging
     from nodes.node import serve as serve_node
 
+    if settings.auth_driver is not AuthDriver.NONE and not credentials(settings).usable:
+        wanted = "DW_SIGNATURE_KEY" if settings.auth_driver is AuthDriver.SIGNATURE else "DW_AUTH_TOKEN"
+        complain(f"warning: nobody will be let in: set {wanted} or those of the single roles")
     configure_logging(settings.log_level, settings.log_format, node=settings.node_name)
     run_program(partial(serve_node, settings))
 
