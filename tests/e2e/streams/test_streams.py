@@ -14,6 +14,7 @@ import trio
 
 from tests.cluster_processes import Cluster, make_cluster
 from tests.conftest import SharedServers
+from tests.servers import run_server
 from tests.stream_client import CARRIERS, Frame, connect
 
 CLIENT_HEADERS = {"x-durable-workflow-control-plane-version": "2"}
@@ -172,3 +173,27 @@ async def test_r78_a_node_that_stops_lets_its_tasks_finish(two_nodes: Cluster, q
         with trio.fail_after(10):
             assert await stopping.child.wait() == 0
         assert (await http.get(f"/api/flows/{flow_id}/wait")).json()["status"] == "completed"
+
+
+async def test_e2_outputs_are_held_while_redis_is_away(tmp_path: Path, queue: str) -> None:
+    """A frozen Redis costs no attempt: the output is confirmed when it is back."""
+    with run_server("valkey", tmp_path) as server, make_cluster(1, server.url, tmp_path / "n") as made:
+        await made.start()
+        async with client(made) as http, connect(made.url) as worker:
+            await worker.hello("w1", queue)
+            await worker.open(1, 2)
+            flow_id = await start(http, queue, step_options=ONCE)
+            task = await worker.next("task")
+            assert server.process is not None
+            server.process.send_signal(signal.SIGSTOP)
+            try:
+                output = {"slot": task["slot"], "attempt_id": task["task"]["attempt_id"], "output": COMPLETE}
+                await worker.send({"type": "output", **output})
+                await worker.quiet(8.0, "confirmed")
+            finally:
+                server.process.send_signal(signal.SIGCONT)
+            assert (await worker.next("confirmed", within=10))["accepted"]
+            assert (await http.get(f"/api/flows/{flow_id}/wait")).json()["status"] == "completed"
+            await start(http, queue)
+            await worker.next("task", within=10)
+            assert not [frame for frame in worker.frames if frame["type"] == "closed"]
