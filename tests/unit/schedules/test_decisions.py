@@ -67,7 +67,7 @@ ACTS = (Cause.DUE, Cause.TRIGGER, Cause.BACKFILL)
 
 
 @pytest.mark.parametrize(
-    ("cause", "status", "overlap", "open"), product(ACTS, Status, Overlap, (False, True))
+    ("cause", "status", "overlap", "open"), list(product(ACTS, Status, Overlap, (False, True)))
 )
 def test_the_whole_table(cause: Cause, status: Status, overlap: Overlap, open: bool) -> None:
     before = schedule(ScheduleState(status=status, next_fire_ms=NOW_MS, next_due_ms=NOW_MS))
