@@ -20,6 +20,10 @@ REPEAT_SECONDS: Final = 10.0
 """A reader that does not know a node yet may have removed its summary."""
 
 
+KEEP_SECONDS: Final = 0.5
+"""The partitions of a node are counted one after the other, with one picture of who serves what."""
+
+
 class ServedTypes(msgspec.Struct, frozen=True, array_like=True):
     """What some worker of a node serves of one flow type (names encoded): ``only`` these step types,
     or None for all but ``never``.
@@ -68,6 +72,8 @@ class Served:
         self._alive = alive
         self._written: tuple[str, Summary] | None = None
         self._written_at = -REPEAT_SECONDS
+        self._seen: list[ServedTypes] = []
+        self._seen_at = -KEEP_SECONDS
 
     async def tell(self, summary: Summary) -> None:
         """Write this node's summary if it changed, or was not written for a while. Raises StoreError."""
@@ -79,7 +85,10 @@ class Served:
         self._written, self._written_at = state, now
 
     async def read(self) -> list[ServedTypes]:
-        """What is served anywhere. Raises StoreError."""
+        """What is served anywhere, at most KEEP_SECONDS ago. Raises StoreError."""
+        now = trio.current_time()
+        if now < self._seen_at + KEEP_SECONDS:
+            return self._seen
         key, alive = self._store.keys.served(), {*self._alive(), self._session()}
         flat = await self._store.call("HGETALL", key, idempotent=True)
         served: list[ServedTypes] = []
@@ -92,4 +101,5 @@ class Served:
                 gone.append(session)
         if gone:
             await self._store.call("HDEL", key, *gone, idempotent=True)
+        self._seen, self._seen_at = served, now
         return served

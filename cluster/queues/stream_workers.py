@@ -69,6 +69,8 @@ class StreamWorker:
 
     def lacking(self, kind: NameKind, flow_type: str) -> frozenset[str]:
         """Encoded names of a flow type that the worker is known not to support."""
+        if not self.declined and not self.held_back:
+            return frozenset()
         start = f"{kind}:{encode(flow_type)}:"
         known: Iterable[str] = self.declined | self.held_back
         return frozenset(name.removeprefix(start) for name in known if name.startswith(start))

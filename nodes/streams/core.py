@@ -119,6 +119,8 @@ class _Slot:
     state: SlotState = SlotState.IDLE
     attempt_id: str = ""
     beaten: bool = False
+    reported: bool = False
+    """The worker said how the attempt ended, and waits to hear what became of it."""
     closes: CloseReason = CloseReason.HALF_CLOSED
 
 
@@ -267,7 +269,7 @@ class ConnectionCore:
                 self._asked.discard(number)
                 self._send(Closed(slot=number, reason=_REASONS[received]))
             case Action.SETTLE | Action.DECLINE:
-                slot.state = SlotState.SETTLING
+                slot.state, slot.reported = SlotState.SETTLING, True
                 events.append(TaskEnded(number, slot.attempt_id, ending, payload))
             case Action.BEAT:
                 slot.beaten = True
@@ -332,7 +334,8 @@ class ConnectionCore:
         known = self._slots.get(slot)
         if known is None or known.state is not SlotState.IDLE or self.phase is not Phase.OPEN or self.failure:
             return False
-        known.state, known.attempt_id, known.beaten = SlotState.BUSY, attempt_id, False
+        known.state, known.attempt_id = SlotState.BUSY, attempt_id
+        known.beaten = known.reported = False
         self._send(Task(slot=slot, task=msgspec.Raw(task)))
         return True
 
@@ -341,7 +344,7 @@ class ConnectionCore:
         known = self._slots.get(slot)
         if known is None or known.state not in _UNSETTLED:
             return False
-        if self.phase is not Phase.ENDED:
+        if known.reported:
             told = reason if reason is not None else msgspec.UNSET
             self._send(Confirmed(slot=slot, attempt_id=known.attempt_id, accepted=accepted, reason=told))
         if known.state is SlotState.CLOSING or self.phase is Phase.ENDED:

@@ -397,13 +397,14 @@ class StreamHub:
         while True:
             with trio.move_on_after(AUDIT_SECONDS):
                 await self._audit_now.wait()
-            self._audit_now = trio.Event()
-            if not self._membership.may_act():
+            asked, self._audit_now = self._audit_now.is_set(), trio.Event()
+            something = asked or self._streams or self._running or self._strangers
+            if not something or not self._membership.may_act():
                 continue
             try:
                 await self._audit()
-            except StoreError as error:
-                log.debug("audit must wait", reason=error.reason)
+            except* StoreError:
+                log.debug("audit must wait")
 
     async def _audit(self) -> None:
         """Compare what runs here with what this session has handed out.
@@ -418,15 +419,18 @@ class StreamHub:
                 for step, connection in self._running.values()
                 if step.session == session
             }
-            handed_out: set[str] = set()
-            strange: dict[int, set[str]] = {}
-            for partition in range(keys.partitions):
-                members = await self._store.call(
-                    "SMEMBERS", keys.handed_out(partition, session), idempotent=True
-                )
-                here = {member.decode() for member in members}
-                handed_out |= here
-                strange[partition] = here - before.keys()
+            listed: dict[int, set[str]] = {}
+
+            async def look(partition: int) -> None:
+                key = keys.handed_out(partition, session)
+                members = await self._store.call("SMEMBERS", key, idempotent=True)
+                listed[partition] = {member.decode() for member in members}
+
+            async with trio.open_nursery() as nursery:
+                for partition in range(keys.partitions):
+                    nursery.start_soon(look, partition)
+        handed_out = {task_id for ids in listed.values() for task_id in ids}
+        strange = {partition: ids - before.keys() for partition, ids in listed.items()}
         for task_id in before.keys() - handed_out:
             step, connection = before[task_id]
             if step.attempt_id in self._running:

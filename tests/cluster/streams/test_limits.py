@@ -101,10 +101,19 @@ async def test_r26_a_worker_that_cannot_start_returns_what_it_was_sent(lab: Stre
         assert attempt(await w2.next("task")) == (1, 1)
 
 
-async def test_a_connection_without_a_hello_ends(lab: StreamLab) -> None:
+async def test_a_connection_that_skips_hello_ends(lab: StreamLab) -> None:
     async with lab[0].connect() as client:
         await client.send({"type": "open", "slot": 1, "kind": "rpc_only"})
         assert (await client.next("error"))["reason"] == "hello_expected"
+        await client.wait_ended()
+
+
+async def test_a_silent_stranger_is_sent_away(
+    valkey_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodes.streams.hub.HELLO_SECONDS", 0.2)
+    async with open_stream_lab(valkey_url, prefix, 1, ping_interval=0.2) as lab, lab[0].connect() as client:
+        assert (await client.next("error", within=3))["reason"] == "hello_timeout"
         await client.wait_ended()
 
 

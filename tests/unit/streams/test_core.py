@@ -86,6 +86,13 @@ def test_a_slot_that_is_closed_before_its_registration() -> None:
     assert core.state(1) is SlotState.CLOSED
 
 
+def test_a_returned_task_is_not_confirmed() -> None:
+    core = core_in(SlotState.BUSY)
+    core.receive(message(frame(Received.HALF_CLOSE)))
+    assert not core.confirm(SLOT, True)
+    assert sent(core) == [{"type": "closed", "slot": SLOT, "reason": "half_closed"}]
+
+
 def test_a_rejected_slot_may_not_be_used() -> None:
     core = open_core()
     core.receive(message(OPEN))
