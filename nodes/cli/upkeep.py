@@ -225,8 +225,16 @@ def _table(key: str, names: Sequence[str]) -> Callable[[Result], str]:
     return lambda result: columns(result.get(key, []), names)
 
 
+def _told(result: Result) -> Result:
+    return {key: value for key, value in result.items() if key != "control_plane"}
+
+
 def _pairs(result: Result) -> str:
-    return pairs({key: value for key, value in result.items() if key != "control_plane"})
+    return pairs(_told(result))
+
+
+def _without_echo(result: Result) -> str:
+    return _document(_told(result))
 
 
 def _answer(result: Result) -> str:
@@ -313,7 +321,7 @@ COMMANDS: Sequence[Command] = (
     Command("workflow:repair", workflow_repair, _pairs, _WORKFLOW),
     Command("workflow:archive", workflow_archive, _pairs, _archive),
     Command("workflow:history-export", workflow_history_export, _document, _export),
-    Command("debug", workflow_debug, _document, _WORKFLOW),
+    Command("debug", workflow_debug, _without_echo, _WORKFLOW),
     Command("system:repair-status", repair_status, _document, _none),
     Command("system:repair-pass", repair_pass, _pairs, _runs),
     Command("system:retention-status", retention_status, _pairs, _none),
