@@ -40,6 +40,8 @@ PARTITION_BITS = 10
 MAX_PARTITIONS = 1 << PARTITION_BITS
 _MASK = MAX_PARTITIONS - 1
 
+_RUN_ID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
+_DIGITS = {digit: value for value, digit in enumerate("0123456789ABCDEFGHJKMNPQRSTVWXYZ")}
 _TASK_ID = re.compile(r"([0-9A-HJKMNP-TV-Z]{26})-([was])([1-9][0-9]{0,8})")
 _ATTEMPT_ID = re.compile(r"(.+-a[1-9][0-9]{0,8})-([1-9][0-9]{0,8})\.([0-9]{1,9})")
 
@@ -120,6 +122,9 @@ def derived_workflow_id(seed: str, partition: int, partitions: int, now_ms: int)
 
 def partition_of_run(run_id: str) -> int | None:
     """Partition inside a run id, or None when the text is no run id."""
+    if _RUN_ID.fullmatch(run_id):
+        # Its last two digits of five bits each; reading all of them takes twenty times as long.
+        return _DIGITS[run_id[-2]] << 5 | _DIGITS[run_id[-1]]
     try:
         return int(ULID.from_str(run_id)) & _MASK
     except ValueError:
