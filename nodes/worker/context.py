@@ -69,7 +69,7 @@ class Attempt:
 
     def cancel(self, reason: str) -> None:
         """Ask the handler to end; the first reason counts."""
-        self.cancel_reason = self.cancel_reason or reason
+        self.cancel_reason = self.cancel_reason or reason or "cancelled"
         self.scope.cancel()
 
 
@@ -97,7 +97,7 @@ class TaskContext:
         """Whether the output is not wanted any more. Async handlers are cancelled then; plain ones
         should look here now and then.
         """
-        return self._attempt.scope.cancel_called
+        return bool(self._attempt.cancel_reason)
 
     @property
     def cancel_reason(self) -> str:
