@@ -112,8 +112,10 @@ class _Listener(threading.Thread):
                 try:
                     self._session()
                 except BROKEN as error:
+                    if str(error) != self.last_error:
+                        # Said once, not at each of the tries that follow while Redis is away.
+                        _log.warning("pub/sub on %s: %s", self._topology.label, error)
                     self.last_error = str(error)
-                    _log.info("pub/sub on %s: %s", self._topology.label, error)
                 except _StopListening:
                     return
                 except Exception as error:  # without this thread the node would go deaf unnoticed
@@ -137,6 +139,7 @@ class _Listener(threading.Thread):
             self._subscribe_to_wanted(connection)
             self._await_confirmations(connection)
             self.connects += 1
+            self.last_error = ""
             established = True
             self._owner.tell(partial(self._owner.connected, frozenset(self._confirmed), self.connects > 1))
             self._listen(connection)

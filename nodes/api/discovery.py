@@ -5,7 +5,7 @@ Only what works is advertised: clients switch behaviour on by it (sdk-wire 1.5).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from importlib.metadata import version
 from typing import Any, Final
@@ -24,10 +24,11 @@ from nodes.api.call import Call
 from nodes.api.fleet_info import task_repair, worker_fleet
 from nodes.api.ports import NodePort
 from nodes.api.routes import Reply
-from nodes.api.versions import CONTROL_VERSION, STREAM_VERSIONS, WORKER_VERSION
+from nodes.api.versions import CONTROL_VERSION, WORKER_VERSION
+from nodes.streams.versions import VERSIONS as STREAM_VERSIONS
 
 HISTORY_COMPRESSION_THRESHOLD: Final = 50
-PROBE_SECONDS: Final = 2.0
+PROBE_SECONDS: Final = 1.5
 """Longest time a health or readiness check waits for the store."""
 
 _AUTH_COMPOSITION: Final[Mapping[str, Any]] = {
@@ -219,12 +220,21 @@ async def health(call: Call) -> Reply:
 async def ready(call: Call) -> Reply:
     """``GET /api/ready``: whether requests should be sent to this node."""
     node = call.node
-    database = await _database(node)
+    found: dict[str, Any] = {}
+
+    async def look(name: str, check: Callable[[NodePort], Awaitable[Any]]) -> None:
+        found[name] = await check(node)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look, "database", _database)
+        nursery.start_soon(look, "namespace", _default_namespace)
+        nursery.start_soon(look, "cache", _probe)
+    database = found["database"]
     checks: dict[str, dict[str, Any]] = {
         "database": {"status": "ok" if database != "unavailable" else database},
         "migrations": {"status": database},
-        "default_namespace": await _default_namespace(node),
-        "cache": {"status": await _probe(node), "store": "redis"},
+        "default_namespace": found["namespace"],
+        "cache": {"status": found["cache"], "store": "redis"},
         "auth": _auth(node.settings),
     }
     if database == "missing":

@@ -18,6 +18,7 @@ from prometheus_client import (
     Counter,
     Gauge,
     Histogram,
+    disable_created_metrics,
     generate_latest,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -37,6 +38,7 @@ class Metrics:
     """Counts what the routes do; reads the node's own counters when scraped."""
 
     def __init__(self, node: NodePort) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # not annotated by its library
         self.registry = CollectorRegistry()
         requests = Counter(
             "headrace_http_requests",
