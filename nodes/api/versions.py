@@ -13,9 +13,6 @@ CONTROL_HEADER: Final = b"x-durable-workflow-control-plane-version"
 CONTROL_VERSION: Final = "2"
 WORKER_HEADER: Final = b"x-durable-workflow-protocol-version"
 WORKER_VERSION: Final = "1.20"
-STREAM_VERSION: Final = 1
-STREAM_VERSIONS: Final = f"{STREAM_VERSION}-{STREAM_VERSION}"
-"""Interval of versions of the stream protocol that this server speaks (docs/protocol.md 2)."""
 
 _MAJOR, _MINOR = (int(part) for part in WORKER_VERSION.split("."))
 _VERSION = re.compile(r"([0-9]{1,6})\.([0-9]{1,6})")

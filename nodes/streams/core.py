@@ -15,7 +15,6 @@ from typing import Final, assert_never
 import msgspec
 
 from cluster.queues.slot_kind import SlotKind
-from nodes.api.versions import STREAM_VERSION
 from nodes.streams.codec import ProtocolError, decode, encode, limits
 from nodes.streams.frames import (
     Cancel,
@@ -42,6 +41,7 @@ from nodes.streams.frames import (
     WorkerFrame,
 )
 from nodes.streams.slot_table import TABLE, Action, Received, SlotState
+from nodes.streams.versions import VERSION
 
 MESSAGE_BYTES: Final = 1024 * 1024
 """A message to the worker is cut after the frame that reaches this size."""
@@ -294,7 +294,7 @@ class ConnectionCore:
     ) -> None:
         self._send(
             Welcome(
-                version=STREAM_VERSION,
+                version=VERSION,
                 session=session,
                 connection=connection,
                 namespace=namespace,

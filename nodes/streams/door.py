@@ -14,8 +14,8 @@ from nodes.api.auth import authenticator
 from nodes.api.messages import Request, Response
 from nodes.api.ports import NodePort
 from nodes.api.routes import WORKERS
-from nodes.api.versions import STREAM_VERSION, STREAM_VERSIONS
 from nodes.streams.hub import StreamHub
+from nodes.streams.versions import VERSION, VERSIONS
 
 log = structlog.get_logger(__name__)
 
@@ -60,12 +60,12 @@ class StreamDoor:
 def _check_versions(request: Request) -> None:
     asked = request.header(VERSIONS_HEADER)
     match = _INTERVAL.fullmatch(asked) if asked else None
-    if match is None or not int(match[1]) <= STREAM_VERSION <= int(match[2]):
+    if match is None or not int(match[1]) <= VERSION <= int(match[2]):
         raise Refused(
             "unsupported_protocol_version",
-            f"This node speaks versions {STREAM_VERSIONS} of the stream protocol.",
+            f"This node speaks versions {VERSIONS} of the stream protocol.",
             status=400,
-            supported_versions=STREAM_VERSIONS,
+            supported_versions=VERSIONS,
             requested_versions=asked,
         )
 
