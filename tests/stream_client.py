@@ -182,7 +182,7 @@ class Http2:
         await self._stream.aclose()
 
 
-CARRIERS = {"websocket": WebSocket, "http2": Http2}
+CARRIERS: dict[str, type[WebSocket] | type[Http2]] = {"websocket": WebSocket, "http2": Http2}
 
 
 @dataclass

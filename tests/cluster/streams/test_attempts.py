@@ -10,7 +10,8 @@ from cluster.flows.machine import StopType
 from cluster.ids import partition_of_run
 from cluster.queues.slot_claims import SlotGroup, Want, claim_steps
 from cluster.store.keys import QueueName
-from tests.cluster.streams.lab import COMPLETE, NAMESPACE, PARTITIONS, Frame, StreamLab, attempt, held
+from tests.cluster.streams.lab import COMPLETE, NAMESPACE, PARTITIONS, StreamLab, attempt, held
+from tests.stream_client import Frame
 from tests.waiting import eventually
 
 SOON = {"execute": {"retry": {"initial_interval_seconds": 0.05}}}

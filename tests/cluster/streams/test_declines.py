@@ -7,14 +7,13 @@ from functools import partial
 from tests.cluster.streams.lab import (
     COMPLETE,
     NAMESPACE,
-    Frame,
     StreamLab,
     attempt,
     go_to,
     next_task,
     open_stream_lab,
 )
-from tests.stream_client import StreamClient
+from tests.stream_client import Frame, StreamClient
 from tests.waiting import eventually
 
 ONCE = {"execute": {"retry": {"maximum_attempts": 1}}}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import trio
 
-from tests.cluster.streams.lab import COMPLETE, Frame, StreamLab, StreamNode, attempt, open_stream_lab
-from tests.stream_client import StreamClient
+from tests.cluster.streams.lab import COMPLETE, StreamLab, StreamNode, attempt, open_stream_lab
+from tests.stream_client import Frame, StreamClient
 
 TOO_LONG = "é" * 257
 LONGEST = "é" * 256

@@ -11,8 +11,8 @@ import pytest
 import trio
 
 from cluster.errors import Refused
-from tests.cluster.streams.lab import COMPLETE, NAMESPACE, Frame, StreamLab, StreamNode, next_task
-from tests.stream_client import StreamClient
+from tests.cluster.streams.lab import COMPLETE, NAMESPACE, StreamLab, StreamNode, next_task
+from tests.stream_client import Frame, StreamClient
 
 
 async def rpc(node: StreamNode, flow_id: str, name: str = "peek", seconds: float = 10.0) -> dict[str, Any]:

@@ -69,7 +69,7 @@ async def _buried(lab: StreamLab) -> None:
         async with lab[1].worker("w2", "F") as w2, trio.open_nursery() as nursery:
             keys = lab[1].store.keys
             for partition in range(PARTITIONS):
-                arguments = [60_000, 1, lab[0].member.incarnation]
+                arguments: list[str | int] = [60_000, 1, lab[0].member.incarnation]
                 await lab[1].store.run("bury", [keys.dead(partition)], arguments)
                 nursery.start_soon(lab[1].hub.housekeep, held(partition))
             assert attempt(await w2.next("task", within=3)) == (2, 0)

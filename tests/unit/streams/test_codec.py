@@ -129,7 +129,7 @@ def test_unknown_members_are_ignored() -> None:
     assert decode(json.dumps([{**OUTPUT, "later": 1}]).encode(), 1000)
 
 
-VALID = [
+VALID: list[dict[str, Any]] = [
     HELLO,
     {"type": "open", "slot": 1, "kind": "rpc_only"},
     OUTPUT,
@@ -140,7 +140,7 @@ VALID = [
     {"type": "pong", "nonce": "n"},
 ]
 PAYLOADS = ("output", "failure", "checkpoint")
-WRONG = [None, True, -1, 0, 2**31, 1.5, "", "x" * 50, [], {}, [{}]]
+WRONG: list[Any] = [None, True, -1, 0, 2**31, 1.5, "", "x" * 50, [], {}, [{}]]
 
 
 @pytest.mark.parametrize("valid", VALID, ids=lambda frame: str(frame["type"]))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.queues.slot_kind import SlotKind
 from nodes.streams.codec import ProtocolError
 from nodes.streams.core import ConnectionCore, Greeted, OpenAsked, Phase, TaskEnded
 from nodes.streams.frames import CloseReason
@@ -31,7 +32,7 @@ def test_a_message_may_greet_and_open() -> None:
     core = ConnectionCore(MAX_BYTES)
     greeted, asked = core.receive(message(HELLO, OPEN))
     assert isinstance(greeted, Greeted)
-    assert asked == OpenAsked(1, "step_and_rpc")
+    assert asked == OpenAsked(1, SlotKind.STEP_AND_RPC)
 
 
 @pytest.mark.parametrize("first", [frame(received) for received in Received if received is not Received.END])
@@ -80,7 +81,7 @@ def test_a_malformed_message_has_no_effect() -> None:
 def test_a_slot_that_is_closed_before_its_registration() -> None:
     core = open_core()
     events = core.receive(message(OPEN, {"type": "half_close", "slot": 1}))
-    assert events == [OpenAsked(1, "step_and_rpc")]
+    assert events == [OpenAsked(1, SlotKind.STEP_AND_RPC)]
     assert not core.register(1)
     assert sent(core) == [{"type": "closed", "slot": 1, "reason": "half_closed"}]
     assert core.state(1) is SlotState.CLOSED

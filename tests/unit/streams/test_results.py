@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 import trio
@@ -92,9 +93,13 @@ async def test_one_that_cannot_be_taken_spoils_no_others(results: Results, engin
     engine.poison = "b"
     told: dict[str, bool] = {}
     for name in "abc":
-        results.settle(result(name), lambda verdict, name=name: told.update({name: verdict.accepted}))
+        results.settle(result(name), partial(_note, told, name))
     await results.drained()
     assert told == {"a": True, "b": False, "c": True}
+
+
+def _note(told: dict[str, bool], name: str, verdict: Verdict) -> None:
+    told[name] = verdict.accepted
 
 
 async def test_large_turns_are_cut(results: Results, engine: FakeEngine) -> None:

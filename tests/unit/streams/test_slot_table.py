@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cluster.queues.slot_kind import SlotKind
 from nodes.streams.core import Beat, Ending, OpenAsked, SlotClosed, TaskEnded
 from nodes.streams.slot_table import TABLE, Action, Received, SlotState
 from tests.unit.streams.cores import ATTEMPT, SLOT, act, core_in, frame, message, sent
@@ -33,7 +34,7 @@ def test_each_frame_in_each_state(received: Received, state: SlotState) -> None:
     after = core.state(SLOT)
     match TABLE[received, state]:
         case Action.REGISTER:
-            assert events == [OpenAsked(SLOT, "step_and_rpc")]
+            assert events == [OpenAsked(SLOT, SlotKind.STEP_AND_RPC)]
             assert core.register(SLOT)
             assert sent(core) == [{"type": "registered", "slot": SLOT}]
         case Action.SLOT_REUSED | Action.UNKNOWN_SLOT as action:
