@@ -21,6 +21,7 @@ from nodes.worker.client_errors import (
     RpcUnavailable,
     ServerUnavailable,
     UnknownRpc,
+    UnsupportedServer,
 )
 from nodes.worker.context import ConditionResult, RpcContext, StepContext
 from nodes.worker.decisions import (
@@ -94,6 +95,7 @@ __all__ = [
     "StreamRejected",
     "TaskLimitTooHigh",
     "UnknownRpc",
+    "UnsupportedServer",
     "Wait",
     "Worker",
     "WorkerConfigurationError",

@@ -68,6 +68,10 @@ class NotAuthorized(ClientError):
     """The credential is missing, wrong, or has not the role."""
 
 
+class UnsupportedServer(ClientError):
+    """The server knows no flows: it is older than this client, or no Headrace server (R99)."""
+
+
 class ServerUnavailable(ClientError):
     """No node answered, or the store is away. For requests that change something: see ``maybe_executed``."""
 
@@ -122,9 +126,15 @@ _BY_REASON: Final[Mapping[str, type[ClientError]]] = {
 }
 
 
+_MISSING: Final = frozenset({"flow_not_found", "run_not_found", "unknown_rpc", "namespace_not_found"})
+
+
 def error_of(status: int, fields: Mapping[str, Any]) -> ClientError:
     """The exception for an answer that is no success."""
     reason = str(fields.get("reason") or f"http_{status}")
+    if status in (404, 405) and reason not in _MISSING:
+        text = "The server has no flows: upgrade it first, this client needs a newer one."
+        return UnsupportedServer(text, reason, status, fields)
     message = str(fields.get("message") or fields.get("error") or f"The server answered {status}.")
     kind = _BY_REASON.get(reason)
     if kind is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -44,6 +45,8 @@ class Line:
         self._connections: set[Connection] = set()
         self._wake = trio.Event()
         self._tries = 0
+        self._spread = False
+        """The connection was lost, perhaps together with many others: do not all come back at once."""
 
     def wake(self) -> None:
         """Something changed: a lane without a slot, a connection that is over, the worker stops."""
@@ -79,7 +82,8 @@ class Line:
         self._wake = trio.Event()
 
     async def _pause(self) -> None:
-        until = trio.current_time() + pause_before(self._tries)
+        pause = pause_before(self._tries) or (pause_before(1) * random.random() if self._spread else 0.0)
+        until = trio.current_time() + pause
         while (left := until - trio.current_time()) > 0 and not self._host.stopping:
             await self._woken(left)
 
@@ -101,4 +105,5 @@ class Line:
             steady = connection.registered_any and trio.current_time() - began >= STEADY_SECONDS
             directed = connection.registered_any and connection.leaving
             self._tries = 0 if steady or directed else self._tries + 1
+            self._spread = not directed
             self.wake()

@@ -72,13 +72,14 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
 
 def test_the_readme_can_be_followed(machine: Machine) -> None:
     readme = TOP / "README.md"
-    (python,) = blocks(readme, "python")
-    (machine.directory / "hello.py").write_text(python.replace(":8080", f":{machine.port}"))
+    for name, python in zip(("hello.py", "parcel.py"), blocks(readme, "python"), strict=True):
+        (machine.directory / name).write_text(python.replace(":8080", f":{machine.port}"))
     shown = ""
     for block in blocks(readme, "sh"):
         if not any(line.startswith(SETS_UP) for line in block.splitlines()):
             shown += machine.run(block)
     assert "hello, world\n" in shown
+    assert "a kettle to Käthe\n" in shown
     assert shown.count("greeter") == 2
     assert '"outcome":"started_new"' in shown.replace(" ", "")
     assert "status: completed\n" in shown

@@ -30,6 +30,7 @@ from headrace import (
     ServerUnavailable,
     StepContext,
     UnknownRpc,
+    UnsupportedServer,
     complete,
     rpc,
     step,
@@ -151,6 +152,7 @@ async def test_repeating_ends(make: Callable[..., Client]) -> None:
         (403, "forbidden", NotAuthorized),
         (422, "validation_failed", InvalidRequest),
         (418, "teapot", ClientError),
+        (404, "namespace_not_found", ClientError),
     ],
 )
 async def test_reasons_become_exceptions(
@@ -163,6 +165,12 @@ async def test_reasons_become_exceptions(
     assert type(caught.value) is error
     assert (caught.value.reason, caught.value.status) == (reason, status)
     assert len(server.requests) == 1
+
+
+async def test_r99_a_server_without_flows_is_told_apart(make: Callable[..., Client]) -> None:
+    async with make(Server((404, {"message": "Not found."}))) as client:
+        with pytest.raises(UnsupportedServer, match="upgrade"):
+            await client.start(Shop, "x")
 
 
 async def test_waiting_polls_until_it_is_over(make: Callable[..., Client]) -> None:
