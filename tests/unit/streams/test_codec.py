@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -79,6 +80,21 @@ def nested(levels: int) -> bytes:
 )
 def test_what_is_no_message(data: bytes | str, reason: str) -> None:
     assert reason_of(data, 1_000_000) == reason
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"[" * (MAX_DEPTH + 1) + b'\\"' * 1_000_000, "message_too_deep"),
+        (b"[" * (MAX_DEPTH + 1) + b'"' + b"\\" * 2_000_001, "message_too_deep"),
+        (b"[}" * 1_000_000, "invalid_json"),
+        (b"[{" * 1_000_000, "message_too_deep"),
+    ],
+)
+def test_hostile_messages_are_refused_in_linear_time(data: bytes, reason: str) -> None:
+    began = time.process_time()
+    assert reason_of(data, 1 << 22) == reason
+    assert time.process_time() - began < 2
 
 
 def test_size_counts_bytes() -> None:
