@@ -116,6 +116,42 @@ async def test_r11_r49_a_worker_of_a_killed_node_goes_to_another(pair: Cluster) 
         assert worker.is_ready
 
 
+class Released(Flow, name="released"):
+    """All its attempts end once it is released."""
+
+    def __init__(self) -> None:
+        self.began = 0
+        self.release = trio.Event()
+
+    @step(options=StepOptions(execute=MethodOptions(retry=RetryPolicy(initial_interval=0.05))))
+    async def work(self, ctx: StepContext) -> Decision:
+        self.began += 1
+        await self.release.wait()
+        return complete(ctx.attempt)
+
+
+async def test_a_worker_behind_the_balancer_survives_its_node(
+    shared_servers: SharedServers, tmp_path: Path
+) -> None:
+    environ = {"HEADRACE_KEY_PREFIX": f"d{uuid4().hex[:8]}"}
+    url = shared_servers.get("valkey").url
+    with make_cluster(2, url, tmp_path, environ, balanced=True) as balanced:
+        await balanced.start()
+        flow = Released()
+        async with (
+            Client(balanced.url) as client,
+            Worker(balanced.url, [flow], max_concurrent_tasks=40) as worker,
+        ):
+            await worker.wait_pull_registered()
+            handles = [await client.start(Released) for _ in range(12)]
+            await eventually(lambda: flow.began == 12, 20)
+            balanced.nodes[0].kill()
+            flow.release.set()
+            attempts = [await h.result(timeout_seconds=BURIED_WITHIN + 15) for h in handles]
+            assert set(attempts) <= {1, 2}
+            assert worker.is_ready
+
+
 class Held(Flow, name="held"):
     def __init__(self) -> None:
         self.began = trio.Event()
