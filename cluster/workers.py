@@ -49,6 +49,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     workflow_definition_fingerprints: dict[str, str] = {}
     max_concurrent_workflow_tasks: int = 100
     max_concurrent_activity_tasks: int = 100
+    max_concurrent_worker_sessions: int = 10
     capabilities: tuple[str, ...] = ()
     workflow_command_contracts: dict[str, Any] = {}
     """Signals, updates and queries by workflow type, as the worker declared them (sdk-wire 2.1)."""
@@ -72,6 +73,7 @@ class Announcement:
     fingerprints: Mapping[str, Any] | None = None
     max_concurrent_workflow_tasks: int = 100
     max_concurrent_activity_tasks: int = 100
+    max_concurrent_worker_sessions: int = 10
     capabilities: tuple[str, ...] = ()
     command_contracts: Mapping[str, Any] = field(default_factory=dict)
     heartbeat_interval_seconds: int | None = None
@@ -237,6 +239,7 @@ class WorkerStore:
             workflow_definition_fingerprints=merge_fingerprints(announcement, known),
             max_concurrent_workflow_tasks=announcement.max_concurrent_workflow_tasks,
             max_concurrent_activity_tasks=announcement.max_concurrent_activity_tasks,
+            max_concurrent_worker_sessions=announcement.max_concurrent_worker_sessions,
             capabilities=announcement.capabilities,
             workflow_command_contracts=dict(announcement.command_contracts),
             heartbeat_interval_seconds=announcement.heartbeat_interval_seconds,

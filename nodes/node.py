@@ -41,6 +41,7 @@ from cluster.queries.polls import QueryPolls
 from cluster.queues.matcher import Matcher
 from cluster.queues.polls import Polls
 from cluster.queues.rpc_broker import NodeRpcBroker
+from cluster.queues.session_gate import SessionGate
 from cluster.queues.sticky import TIMERS as STICKY_TIMERS
 from cluster.queues.sticky import StickyTimers
 from cluster.schedules.names import FIRE_TIMER, FREED_TIMER
@@ -54,6 +55,7 @@ from cluster.upkeep.due import DueWork
 from cluster.upkeep.expiry import Expiry
 from cluster.upkeep.keeper import Keeper, KeeperTimes
 from cluster.upkeep.passes import Passes
+from cluster.worker_sessions import WorkerSessions
 from cluster.workers import WorkerStore
 from cluster.workflows.engine import Engine
 from cluster.workflows.history_waits import HistoryWaits
@@ -109,6 +111,7 @@ class Node:
     limits: LimitStore
     gate: Gate
     matcher: Matcher
+    sessions: WorkerSessions
     polls: Polls
     keeper: Keeper
     due: DueWork
@@ -226,6 +229,7 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
             peek_seconds=settings.worker_poll_interval_ms / 1000,
         )
         fleet = Fleet(store, clock.now_ms, settings.worker_stale_after_seconds * 1000)
+        sessions = WorkerSessions(store)
         node = Node(
             settings=settings,
             cluster=record,
@@ -266,7 +270,15 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
             limits=admission,
             gate=gate,
             matcher=matcher,
-            polls=Polls(store, matcher, runs, gate, session=lambda: membership.incarnation),
+            sessions=sessions,
+            polls=Polls(
+                store,
+                matcher,
+                runs,
+                gate,
+                SessionGate(store, sessions, engine.fail_activity),
+                session=lambda: membership.incarnation,
+            ),
             keeper=keeper,
             due=due,
             schedules=schedules,
@@ -274,6 +286,7 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
         )
         await node.namespaces.watch()
         await node.workers.watch()
+        await node.sessions.watch()
         await node.polls.watch()
         await engine.watch_updates()
         await node.limits.watch()

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Generator
 from typing import Any
 
-from durable_workflow import ActivityFailed, ActivityRetryPolicy, ChildWorkflowFailed, activity, workflow
+from durable_workflow import (
+    ActivityFailed,
+    ActivityRetryPolicy,
+    ChildWorkflowFailed,
+    WorkerSessionOptions,
+    activity,
+    workflow,
+)
 
 Steps = Generator[Any, Any, Any]
 
@@ -20,6 +28,13 @@ async def nap(value: Any, seconds: float) -> Any:
 @activity.defn(name="boom")
 async def boom(text: str) -> None:
     raise ValueError(text)
+
+
+@activity.defn(name="whoami")
+async def whoami() -> int:
+    """The process it runs in, which keeps it busy for a moment."""
+    await asyncio.sleep(0.05)
+    return os.getpid()
 
 
 @activity.defn(name="until_cancelled")
@@ -45,6 +60,16 @@ class Inbox:
         yield ctx.schedule_activity("nap", ["x", seconds])
         yield ctx.wait_condition(lambda: len(self.seen) >= expected, key="all")
         return self.seen
+
+
+@workflow.defn(name="pinned")
+class Pinned:
+    """Activities of one worker session; tells what they return."""
+
+    def run(self, ctx: Any, session_id: str, count: int) -> Steps:
+        session = WorkerSessionOptions(session_id, lease_seconds=30, max_concurrent_activities=2)
+        found = yield [ctx.schedule_activity("whoami", [], worker_session=session) for _ in range(count)]
+        return found
 
 
 @workflow.defn(name="patience")
@@ -282,6 +307,7 @@ class CancelMe:
 WORKFLOWS = [
     Inbox,
     Patience,
+    Pinned,
     Loser,
     Counter,
     Guarded,
@@ -300,4 +326,4 @@ WORKFLOWS = [
     Local,
     CancelMe,
 ]
-ACTIVITIES = [nap, boom, until_cancelled]
+ACTIVITIES = [nap, boom, whoami, until_cancelled]

@@ -15,7 +15,7 @@ for, the StoreError of the last try is raised; one that had nothing to ask for e
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -31,6 +31,7 @@ from cluster.queues.claims import Claim, PeekReply
 from cluster.queues.waiters import QueueId, Waiter, WaitingQueue
 from cluster.store.keys import QueueName
 from cluster.store.store import Store
+from cluster.worker_sessions import is_session_marker, with_sessions
 
 log = structlog.get_logger(__name__)
 
@@ -105,6 +106,7 @@ class Matcher(Claiming):
                     await trio.sleep(self._peek_seconds * self._random.uniform(0.8, 1.2))
                     await self._peek()
                     await self._unsubscribe_idle()
+                    await self._forget_sessions()
             finally:
                 self._nursery = None
 
@@ -183,6 +185,38 @@ class Matcher(Claiming):
                 if marker in new:
                     memory.forget()
             queue.subscribed.update(new)
+
+    def waits(self, namespace: str, worker_id: str) -> bool:
+        """Whether polls of a worker for activities are parked here."""
+        return any(self._waiting(namespace, worker_id))
+
+    async def look_behind(self, namespace: str, worker_id: str, session_ids: tuple[str, ...]) -> None:
+        """The parked polls of a worker also look for tasks of its sessions from now on."""
+        for queue, waiter in list(self._waiting(namespace, worker_id)):
+            waiter.markers = with_sessions(waiter.markers, session_ids)
+            await self._subscribe(queue, waiter)
+            self._kick(waiter.queue, queue)
+
+    def _waiting(self, namespace: str, worker_id: str) -> Iterator[tuple[WaitingQueue, Waiter]]:
+        for name, queue in self._queues.items():
+            if name.kind is TaskKind.ACTIVITY and name.namespace == namespace:
+                yield from ((queue, waiter) for waiter in queue.waiters if waiter.owner == worker_id)
+
+    async def _forget_sessions(self) -> None:
+        """Look no more behind markers of sessions that no poll on this node asks for."""
+        for name, queue in list(self._queues.items()):
+            if not any(map(is_session_marker, queue.subscribed)):
+                continue
+            async with queue.subscribing:
+                wanted = {marker for waiter in queue.waiters for marker in waiter.markers}
+                gone = {m for m in queue.subscribed if is_session_marker(m) and m not in wanted}
+                if gone and not queue.serving:
+                    queue.subscribed -= gone
+                    for place in [place for place in queue.memories if place[1] in gone]:
+                        del queue.memories[place]
+                    await self._store.unsubscribe(
+                        *(self._store.keys.wake_channel(name.marked(marker)) for marker in gone)
+                    )
 
     async def _unsubscribe_idle(self) -> None:
         deadline = trio.current_time() - KEEP_QUEUE_SECONDS

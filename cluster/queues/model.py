@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from cluster.admission.limits import LimitName
 from cluster.ids import TaskKind
+from cluster.worker_sessions import MOST_PER_WORKER
 from cluster.workflows.records import RunInfo, RunState
 
 
@@ -37,6 +38,8 @@ class PollRequest:
     poll_request_id: str | None = None
     timeout: float = 30.0
     page_size: int = 500
+    most_sessions: int = MOST_PER_WORKER
+    """Worker sessions that the worker may hold at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 import orjson
+import structlog
 import trio
 from cachetools import TTLCache
 
@@ -27,16 +28,23 @@ from cluster.paging import page_token
 from cluster.queues.claims import Claim
 from cluster.queues.matcher import Matcher
 from cluster.queues.model import ActivityTask, PollRequest, PollResult, PollStatus, Throttle, WorkflowTask
+from cluster.queues.session_gate import SessionGate
 from cluster.queues.waiters import QueueId, Waiter, poll_markers
+from cluster.store.keys import decode
 from cluster.store.store import Store
 from cluster.times import iso_seconds
+from cluster.worker_sessions import with_sessions
 from cluster.workflows.storage import RunCache, decode_info, decode_state
+
+log = structlog.get_logger(__name__)
 
 SEEN_MS = 20_000
 """How long after its end a poll is still known to have been sent before."""
 OVERTAKEN_SECONDS = 5.0
 """How long after an answer word of a newer poll may still be on its way."""
 ANSWERS_KEPT = 8_192
+LOOKS = 64
+"""Tasks that one poll may meet without getting them, because they belong to others' sessions."""
 GRACE_SECONDS = 0.5
 """How long a newer poll has to find what the older one was answered."""
 
@@ -57,9 +65,17 @@ class Polls:
     """Answers polls of one node."""
 
     def __init__(
-        self, store: Store, matcher: Matcher, runs: RunCache, gate: Gate, *, session: Callable[[], str]
+        self,
+        store: Store,
+        matcher: Matcher,
+        runs: RunCache,
+        gate: Gate,
+        sessions: SessionGate,
+        *,
+        session: Callable[[], str],
     ) -> None:
         self._store = store
+        self._sessions = sessions
         self._gate = gate
         self._matcher = matcher
         self._runs = runs
@@ -84,7 +100,8 @@ class Polls:
     async def poll(self, request: PollRequest) -> PollResult:
         """Wait for a task. Raises StoreError when Redis could not be asked."""
         if request.poll_request_id is None:
-            return await self._find(request, _waiter(request, secrets.token_hex(16)), request.timeout)
+            alone = _Shared(await self._waiter(request, secrets.token_hex(16)))
+            return await self._find(request, alone, request.timeout)
         token = poll_token(request)
         deadline = trio.current_time() + request.timeout
         while (shared := self._shared.get(token)) is not None:
@@ -94,9 +111,10 @@ class Polls:
                 return shared.result or PollResult(PollStatus.EMPTY)
         shared = self._shared[token] = _Shared(_waiter(request, token))
         try:
+            shared.waiter.markers = await self._markers(request)
             shared.waiter.repeated = await self._seen_before(token, request.timeout)
             remaining = deadline - trio.current_time() if request.timeout > 0 else 0
-            shared.result = await self._find(request, shared.waiter, remaining)
+            shared.result = await self._find(request, shared, remaining)
             return shared.result
         finally:
             if shared.result is not None and shared.waiter.claim is not None:
@@ -118,6 +136,10 @@ class Polls:
 
     def _on_changed(self, _channel: str, message: bytes) -> None:
         family, _, rest = message.decode().partition(" ")
+        if family == "holds":
+            namespace, worker_id = map(decode, rest.split(" "))
+            if self._matcher.waits(namespace, worker_id):
+                self._matcher.start_soon(self._look_further, namespace, worker_id)
         if family != "poll":
             return
         token, _, session = rest.partition(" ")
@@ -137,7 +159,25 @@ class Polls:
         await trio.sleep(GRACE_SECONDS)
         await self._matcher.give_back(claim, owner)
 
-    async def _find(self, request: PollRequest, waiter: Waiter, seconds: float) -> PollResult:
+    async def _find(self, request: PollRequest, shared: _Shared, seconds: float) -> PollResult:
+        deadline = trio.current_time() + seconds
+        for _ in range(LOOKS):
+            left = max(deadline - trio.current_time(), 0) if seconds > 0 else seconds
+            if seconds > 0 and left == 0:
+                break
+            claim = await self._claim(request, shared.waiter, left)
+            if isinstance(claim, PollResult):
+                return claim
+            if request.kind is TaskKind.WORKFLOW:
+                return PollResult(PollStatus.LEASED, self._workflow_task(claim, request))
+            body = orjson.loads(claim.extra[0])
+            task = self._activity_task(claim, request, body)
+            if "worker_session" not in body or await self._admitted(request, claim, task, body):
+                return PollResult(PollStatus.LEASED, task)
+            shared.waiter = await self._waiter(request, shared.waiter.token)
+        return PollResult(PollStatus.EMPTY)
+
+    async def _claim(self, request: PollRequest, waiter: Waiter, seconds: float) -> Claim | PollResult:
         try:
             claim = await self._matcher.wait(waiter, seconds)
         except StoreError:
@@ -145,11 +185,47 @@ class Polls:
                 raise
             # What limits a queue must be asked for; not knowing is not the same as "empty" (D10).
             return PollResult(PollStatus.UNAVAILABLE)
-        if claim is None:
-            return await self._without_task(request)
+        return await self._without_task(request) if claim is None else claim
+
+    async def _admitted(
+        self, request: PollRequest, claim: Claim, task: ActivityTask, body: dict[str, Any]
+    ) -> bool:
+        """Whether the worker may have a task of a session; a task that could not be asked for goes back."""
+        handed_out = False
+        wire = body["worker_session"]
+        try:
+            handed_out = await self._sessions.admit(
+                request.namespace, claim, task, wire, request.most_sessions
+            )
+        except BaseException:
+            self._matcher.start_soon(self._matcher.give_back, claim, request.worker_id)
+            raise
+        finally:
+            if not handed_out:
+                self._runs.forget_lease(claim.task_id)
+        return handed_out
+
+    async def _waiter(self, request: PollRequest, token: str) -> Waiter:
+        waiter = _waiter(request, token)
+        waiter.markers = await self._markers(request)
+        return waiter
+
+    async def _markers(self, request: PollRequest) -> tuple[str, ...]:
+        """Markers a poll looks behind: its build's, and those of the sessions that its worker holds."""
+        markers = poll_markers(request.marker)
         if request.kind is TaskKind.WORKFLOW:
-            return PollResult(PollStatus.LEASED, self._workflow_task(claim, request))
-        return PollResult(PollStatus.LEASED, self._activity_task(claim, request))
+            return markers
+        return with_sessions(
+            markers, await self._sessions.sessions.held(request.namespace, request.worker_id)
+        )
+
+    async def _look_further(self, namespace: str, worker_id: str) -> None:
+        """Polls that wait already shall look for tasks of the sessions that their worker now holds."""
+        try:
+            held = await self._sessions.sessions.held(namespace, worker_id)
+            await self._matcher.look_behind(namespace, worker_id, held)
+        except StoreError as error:
+            log.warning("polls do not know of a session yet", worker_id=worker_id, reason=error.reason)
 
     async def _without_task(self, request: PollRequest) -> PollResult:
         """Limits come first: a queue that is used up says so even when nothing is ready (D11)."""
@@ -179,12 +255,12 @@ class Polls:
             next_page_token=page_token(min(len(events), request.page_size), length),
         )
 
-    def _activity_task(self, claim: Claim, request: PollRequest) -> ActivityTask:
+    def _activity_task(self, claim: Claim, request: PollRequest, known: dict[str, Any]) -> ActivityTask:
         task = parse_task_id(claim.task_id)
         if task is None:
             raise StoreError(f"malformed task id in the store: {claim.task_id!r}")
         self._runs.learn_activity_claim(claim, request.worker_id)
-        body: dict[str, Any] = orjson.loads(claim.extra[0])
+        body = dict(known)
         deadlines = _deadlines(body.pop("timeouts", {}), claim.leased_at_ms)
         if deadlines:
             body["deadlines"] = deadlines

@@ -96,6 +96,10 @@ Cluster-wide keys (one slot each):
 ``{w.<ns>}:drain``  set     workers that were told that their cohort drains; until deregistered
 ``{w.<ns>}:on``     set     ``:<worker>``: sessions of the nodes where it has streams; until they end
 ``{w.<ns>}:no``     set     ``:<worker>``: what it declined as unsupported; until its last stream ends
+``{w.<ns>}:ses``    hash    ``:<session>``: a worker session's holder, lease, options; a day longer than it
+``{w.<ns>}:busy``   zset    ``:<session>``: activities that run in it by lease expiry (ms); likewise
+``{w.<ns>}:wait``   set     ``:<session>``: partitions where tasks may wait for it; TTL
+``{w.<ns>}:holds``  string  ``:<worker>``: sessions it holds; a day longer than the last of them
 ``poll:<hash>``     string  idempotent poll in flight or its result; TTL
 ``receipt:<hash>``  string  deregistration receipt; TTL 600 s
 ``turn:<what>:<ns>``  string  something was done for a namespace lately; TTL
@@ -328,6 +332,13 @@ class Keys:
 
     def unsupported(self, namespace: str, worker: str) -> str:
         return f"{self.prefix}:{{w.{encode(namespace)}}}:no:{encode(worker)}"
+
+    def worker_session(self, family: str, namespace: str, session_id: str) -> str:
+        """``family`` is one of ses, busy, wait."""
+        return f"{self.prefix}:{{w.{encode(namespace)}}}:{family}:{encode(session_id)}"
+
+    def holds(self, namespace: str, worker: str) -> str:
+        return f"{self.prefix}:{{w.{encode(namespace)}}}:holds:{encode(worker)}"
 
     def queries(self, namespace: str, queue: str) -> str:
         """The common start of the query keys of a task queue."""

@@ -207,6 +207,13 @@ class Transaction:
         """
         self.operations.append(["@requeue", task_id, str(attempt), str(delivery), excluding])
 
+    def set_aside(self, task_id: str, attempt: int, delivery: int, marker: str, until_ms: int) -> None:
+        """End the lease of a task; it is ready again behind ``marker`` (encoded), put before its own.
+
+        At ``until_ms`` it returns to its own queue. The lease must be a condition of the transaction.
+        """
+        self.operations.append(["@aside", task_id, str(attempt), str(delivery), marker, str(until_ms)])
+
     def drop(self, task_id: str) -> None:
         """End a task in any state: lease, queue entry, head, timer and record go. No-op if absent."""
         self.operations.append(["@drop", task_id])

@@ -11,17 +11,20 @@ from cluster.errors import ConditionFailed
 from cluster.ids import AttemptId, TaskId, TaskKind, parse_attempt_id, parse_task_id, partition_of_task
 from cluster.store.transaction import Transaction
 from cluster.times import iso_us
+from cluster.worker_sessions import WorkerSessions
 from cluster.workflows import guards, machine
 from cluster.workflows.changes import Changes
 from cluster.workflows.deadlines import activity_lease_ms, next_due_ms
 from cluster.workflows.deciding import ATTEMPTS, Decider, Step, contended, expect_workflow_task
 from cluster.workflows.planning import timer_name
-from cluster.workflows.records import Payload
+from cluster.workflows.records import ActivityState, Payload
 from cluster.workflows.storage import Snapshot, item_field, load
 
 
 class ActivityAnswers(Decider):
     """Takes the answers to activity tasks."""
+
+    _sessions: WorkerSessions
 
     async def complete_activity(
         self, namespace: str, task_id: str, attempt_id: str, owner: str, result: Payload | None
@@ -60,9 +63,12 @@ class ActivityAnswers(Decider):
         decide: Callable[[Snapshot, int], Changes],
     ) -> dict[str, Any]:
         task, attempt = self._activity_task(task_id, attempt_id)
+        ended: ActivityState | None = None
 
         def guarded(snapshot: Snapshot) -> Changes:
+            nonlocal ended
             guards.activity_task(snapshot.run, snapshot.task, task, attempt, namespace, owner)
+            ended = snapshot.run.activities.get(task.index)
             return decide(snapshot, task.index)
 
         def expect(tx: Transaction, snapshot: Snapshot) -> None:
@@ -70,7 +76,7 @@ class ActivityAnswers(Decider):
                 tx.expect_task(task_id, "l", attempt.attempt, attempt.delivery, owner)
                 expect_workflow_task(tx, snapshot)
 
-        return await self.decide(
+        outcome = await self.decide(
             Step(
                 task.run_id,
                 guarded,
@@ -80,6 +86,11 @@ class ActivityAnswers(Decider):
                 ends=task_id,
             )
         )
+        if ended is not None and ended.worker_session is not None:
+            session_id = ended.worker_session["session_id"]
+            partition = partition_of_task(task)
+            await self._sessions.left(namespace, ended.task_queue, session_id, owner, task_id, partition)
+        return outcome
 
     async def heartbeat_activity(
         self, namespace: str, task_id: str, attempt_id: str, owner: str, progress: Mapping[str, Any]
@@ -111,6 +122,9 @@ class ActivityAnswers(Decider):
                 await self._store.commit(tx)
             except ConditionFailed:
                 continue
+            if activity.worker_session is not None:
+                session_id, until_ms = activity.worker_session["session_id"], snapshot.now_ms + lease_ms
+                await self._sessions.prolong(namespace, session_id, owner, task_id, until_ms)
             return verdict | {
                 "heartbeat_recorded": True,
                 "lease_expires_at": iso_us((snapshot.now_ms + lease_ms) * 1000),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cluster import payloads
+from cluster import payloads, worker_sessions
 from cluster.errors import ValidationFailed
 from cluster.workflows import groups
 
@@ -52,6 +52,7 @@ _INTEGERS: Final[Mapping[str, tuple[int, int]]] = {
     "min_supported": (-_MAX_INTEGER, _MAX_INTEGER),
     "max_supported": (-_MAX_INTEGER, _MAX_INTEGER),
 }
+_LONGEST_NAME: Final = 255
 _ACTIVITY: Final = ("schedule_activity",)
 _CHILD: Final = ("start_child_workflow",)
 _SCOPES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -126,6 +127,7 @@ def _check_command(faults: _Faults, at: str, raw: object) -> None:
     numbers = {name: _number(faults, f"{at}.{name}", raw.get(name), *_INTEGERS[name]) for name in _INTEGERS}
     _check_retry_policy(faults, f"{at}.retry_policy", raw.get("retry_policy"))
     _check_arguments(faults, f"{at}.arguments", raw.get("arguments"))
+    _check_session(faults, f"{at}.worker_session", raw.get("worker_session"))
     fault = groups.problem(groups.fields(raw))
     if fault is not None:
         faults.add(f"{at}.{fault[0]}", f"The {at}.{fault[0]} field {fault[1]}")
@@ -173,6 +175,23 @@ def _check_retry_policy(faults: _Faults, at: str, policy: object) -> None:
     if not isinstance(types, list | None) or not all(isinstance(name, str) for name in types or ()):
         name = f"{at}.non_retryable_error_types"
         faults.add(name, f"The {name} field must be a list of strings.")
+
+
+def _check_session(faults: _Faults, at: str, session: object) -> None:
+    if not isinstance(session, dict):
+        return
+    name: Any = session.get("session_id")
+    if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME:
+        text = f"is required and must be a string of at most {_LONGEST_NAME} characters."
+        faults.add(f"{at}.session_id", f"The {at}.session_id field {text}")
+    for number, most in worker_sessions.NUMBERS.items():
+        _number(faults, f"{at}.{number}", session.get(number), 1, most)
+    for switch in worker_sessions.SWITCHES:
+        if not isinstance(session.get(switch), bool | None):
+            faults.add(f"{at}.{switch}", f"The {at}.{switch} field must be true or false.")
+    needs: Any = session.get("requirements")
+    if not isinstance(needs, list | None) or not all(isinstance(need, str) for need in needs or ()):
+        faults.add(f"{at}.requirements", f"The {at}.requirements field must be a list of strings.")
 
 
 def _check_arguments(faults: _Faults, at: str, arguments: object) -> None:

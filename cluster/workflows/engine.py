@@ -10,6 +10,7 @@ from random import Random
 
 from cluster.clock import Clock
 from cluster.store.store import Store
+from cluster.worker_sessions import WorkerSessions
 from cluster.workflows.activity_answers import ActivityAnswers
 from cluster.workflows.care import RunCare
 from cluster.workflows.client_answers import ClientAnswers
@@ -39,6 +40,7 @@ class Engine(Starts, WorkflowTaskAnswers, ActivityAnswers, ClientAnswers, RunCar
         super().__init__(store, clock, runs, leases, random)
         self._limits = limits
         self._update_waits = {}
+        self._sessions = WorkerSessions(store)
 
     @property
     def limits(self) -> Limits:

@@ -111,6 +111,11 @@ def server_capabilities(settings: Settings) -> dict[str, Any]:
                 "task_kinds": ["workflow", "update_validation"],
             },
         },
+        "worker_sessions": {
+            "supported": True,
+            "minimum_protocol_version": "1.18",
+            "implementation": "typed_worker_session",
+        },
         "non_retryable_failures": True,
         "response_compression": _encodings(settings),
         "history_compression": {

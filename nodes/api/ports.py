@@ -22,6 +22,7 @@ from cluster.search_attributes import SearchAttributes
 from cluster.settings.schema import Settings
 from cluster.store.store import Store
 from cluster.upkeep.passes import Passes
+from cluster.worker_sessions import WorkerSessions
 from cluster.workers import WorkerStore
 from cluster.workflows.engine import Engine
 from cluster.workflows.history_waits import HistoryWaits
@@ -43,6 +44,8 @@ class NodePort(Protocol):
     def namespaces(self) -> NamespaceStore: ...
     @property
     def workers(self) -> WorkerStore: ...
+    @property
+    def sessions(self) -> WorkerSessions: ...
     @property
     def fleet(self) -> Fleet: ...
     @property

@@ -53,6 +53,7 @@ class _Register(Fields):
     ] = None
     max_concurrent_workflow_tasks: _Slots = None
     max_concurrent_activity_tasks: _Slots = None
+    max_concurrent_worker_sessions: _Slots = None
     capabilities: Any = None
     workflow_command_contracts: Any = None
     heartbeat_interval_seconds: Any = None
@@ -126,6 +127,7 @@ async def register(call: Call) -> Reply:
             fingerprints=body.workflow_definition_fingerprints,
             max_concurrent_workflow_tasks=body.max_concurrent_workflow_tasks or 100,
             max_concurrent_activity_tasks=body.max_concurrent_activity_tasks or 100,
+            max_concurrent_worker_sessions=body.max_concurrent_worker_sessions or 10,
             capabilities=_capabilities(body.capabilities),
             command_contracts=_contracts(body.workflow_command_contracts),
             heartbeat_interval_seconds=_interval(body.heartbeat_interval_seconds),

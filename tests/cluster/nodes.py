@@ -20,9 +20,12 @@ from cluster.queues.claims import PeekReply
 from cluster.queues.matcher import Matcher
 from cluster.queues.model import PollRequest
 from cluster.queues.polls import Polls
+from cluster.queues.session_gate import SessionGate
+from cluster.queues.sticky import TIMERS, StickyTimers
 from cluster.settings import Settings
 from cluster.store.store import Store
 from cluster.upkeep.due import DueWork
+from cluster.worker_sessions import WorkerSessions
 from cluster.workflows.engine import Engine
 from cluster.workflows.limits import Limits
 from cluster.workflows.planning import LeaseTimes
@@ -42,6 +45,7 @@ class PartialNode:
     polls: Polls
     limits: LimitStore
     gate: Gate
+    sessions: WorkerSessions
 
 
 async def synchronized_clock(store: Store) -> Clock:
@@ -74,7 +78,7 @@ async def open_nodes(
             engine = Engine(
                 store, clock, runs, leases=leases or LeaseTimes(), limits=Limits(), random=Random()
             )
-            due = DueWork(store, engine)
+            due = DueWork(store, engine, {TIMERS: StickyTimers(store).due})
             book = LimitStore(store, settings or Settings())
             gate = Gate(store, book)
             matcher = Matcher(
@@ -87,12 +91,15 @@ async def open_nodes(
                 random=random,
                 peek_seconds=peek_seconds,
             )
-            polls = Polls(store, matcher, runs, gate, session=lambda name=name: name)  # type: ignore[misc]
+            sessions = WorkerSessions(store)
+            doors = SessionGate(store, sessions, engine.fail_activity)
+            polls = Polls(store, matcher, runs, gate, doors, session=lambda name=name: name)  # type: ignore[misc]
+            await sessions.watch()
             await polls.watch()
             await book.watch()
             await nursery.start(gate.run)
             await nursery.start(matcher.run)
-            nodes.append(PartialNode(name, store, clock, engine, due, matcher, polls, book, gate))
+            nodes.append(PartialNode(name, store, clock, engine, due, matcher, polls, book, gate, sessions))
         yield nodes
         for node in nodes:
             node.polls.close()

@@ -106,6 +106,14 @@ async def test_signals_while_an_activity_runs(bench: Bench) -> None:
     check_history(await bench.history())
 
 
+async def test_activities_of_a_session_stay_on_one_worker(bench: Bench) -> None:
+    second = bench.cluster.start_worker(bench.queue, url=bench.cluster.nodes[0].url)
+    await worker_ready(second)
+    pinned = await bench.run("pinned", f"session of {bench.queue}", 12)
+    assert len(set(pinned)) == 1
+    kill(second)
+
+
 async def test_signals_before_the_first_poll(cluster: Cluster, queue: str) -> None:
     bench = Bench(cluster, queue, None)  # type: ignore[arg-type]
     await bench.start("inbox", 3, 0.0)

@@ -149,7 +149,12 @@ end
 
 local function lease(id, entry, owner, token, ticket)
   local key = P .. ':task:' .. id
-  local r = redis.call('HMGET', key, 'n', 'd', 'ls', 'tm', 'th', 'tc')
+  local r = redis.call('HMGET', key, 'n', 'd', 'ls', 'tm', 'th', 'tc', 'hh', 'hy')
+  if r[7] then
+    redis.call('HSET', key, 'h', r[7], 'y', r[8])
+    redis.call('HDEL', key, 'hh', 'hy')
+    redis.call('ZREM', P .. ':timers', 'sticky ' .. id)
+  end
   local expires = now + tonumber(r[3])
   redis.call('HSET', key, 's', 'l', 'o', owner, 'k', token, 'x', text(expires), 'la', text(now),
     'qi', entry, 'c', call)

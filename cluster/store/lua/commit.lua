@@ -117,6 +117,10 @@ local verbs = {
   ['@requeue'] = function(o)
     requeue(o[2], o[3], o[4], o[5])
   end,
+  ['@aside'] = function(o)
+    requeue(o[2], o[3], o[4], nil, o[5])
+    arm('sticky ' .. o[2], tonumber(o[6]))
+  end,
   ['@offer'] = function(o)
     offer(o[2], o[3], o[4], o[5], o[6], o[7], o[8], o[9], o[10], o[11], o[12], o[13], o[14], o[15])
   end,

@@ -41,6 +41,7 @@ _DEBUG: Final = (
 )
 _NO_RUN = "instance_not_found run_not_found"
 _NOT_ACTIVE = "run_not_active historical_run_command_rejected"
+_SESSION = "session_id worker_id lease_owner status lease_expires_at ttl_expires_at"
 _SIGNAL_CONFLICTS = f"{_NOT_ACTIVE} request_id_conflict structural_limit_exceeded"
 _POLL_REFUSALS = {
     409: "task_queue_mismatch build_id_mismatch worker_draining",
@@ -284,6 +285,21 @@ ANSWERS: Final[Mapping[str, Answers]] = {
     ),
     "DELETE /api/worker/registrations/{worker_id}": _ok(
         "worker_id outcome recovered_workflow_task_count", refused={404: "worker_not_found"}
+    ),
+    "POST /api/worker/sessions": _ok(
+        _SESSION,
+        201,
+        refused={
+            404: "worker_not_registered worker_session_not_found",
+            409: "task_queue_mismatch worker_session_held worker_session_lost worker_session_limit_reached",
+        },
+    ),
+    "POST /api/worker/sessions/{session_id}/heartbeat": _ok(
+        f"{_SESSION} renewed",
+        refused={404: "worker_not_registered worker_session_not_found", 409: "worker_session_held"},
+    ),
+    "DELETE /api/worker/sessions/{session_id}": _ok(
+        f"{_SESSION} outcome", refused={404: "worker_session_not_found", 409: "worker_session_held"}
     ),
     "POST /api/worker/workflow-tasks/poll": _ok("task poll_status", refused={**_POLL_REFUSALS}),
     "POST /api/worker/activity-tasks/poll": _ok("task poll_status", refused={**_POLL_REFUSALS}),

@@ -8,7 +8,8 @@
 --
 -- A step that waits for one worker stands in the queue `t:<ns>:<worker>::` instead (kind "t", one type
 -- without name, returned tasks only). Its record keeps its own queue in `hh` and `hy` meanwhile, and the
--- timer `sticky <task>` ends the wait.
+-- timer `sticky <task>` ends the wait. An activity that waits for a worker session stands in its own queue
+-- behind another marker, in the same way.
 local GROUP = 'g'
 local CONSUMER = 'h'
 
@@ -132,7 +133,8 @@ local function end_lease(id, queue, entry, token, ticket, session)
   end
 end
 
-local function requeue(id, attempt, delivery, excluded)
+-- With `aside` the task waits behind that marker, put before its own, until its timer `sticky` is due.
+local function requeue(id, attempt, delivery, excluded, aside)
   local key = P .. ':task:' .. id
   local r = redis.call('HMGET', key, 's', 'h', 'y', 'at', 'qi', 'k', 'tm', 'tr', 'tk', 'ss', 'ex')
   if r[1] ~= 'l' then
@@ -145,14 +147,19 @@ local function requeue(id, attempt, delivery, excluded)
   if excluded and excluded ~= '' then
     redis.call('HSET', key, 'ex', (r[11] or ' ') .. excluded .. ' ')
   end
-  redis.call('ZADD', P .. ':b:' .. queue, r[4], id)
-  register(r[2], r[3])
+  local heads = r[2]
+  if aside then
+    heads = task_queue(heads) .. ':' .. aside .. string.match(heads, '[^:]*$')
+    redis.call('HSET', key, 'h', heads, 'hh', r[2], 'hy', r[3])
+  end
+  redis.call('ZADD', P .. ':b:' .. heads .. ':' .. r[3], r[4], id)
+  register(heads, r[3])
   if r[8] then
     arm(r[7], tonumber(r[8]))
   elseif r[7] ~= '' then
     redis.call('ZREM', P .. ':timers', r[7])
   end
-  lower_head(r[2], r[3], tonumber(r[4]))
+  lower_head(heads, r[3], tonumber(r[4]))
 end
 
 local function drop(id)
