@@ -195,15 +195,15 @@ class Cluster:
             await wait_ready(self.balancer.url, READY_SECONDS)
 
     def start_worker(
-        self, queue: str, *, url: str | None = None, name: str = "worker", **options: str
+        self, queue: str, *, url: str | None = None, module: str = "tests.sdk_worker", **options: str
     ) -> Child:
-        """An SDK worker process (``tests/sdk_worker.py``) for ``queue``; see :func:`worker_ready`."""
+        """An SDK worker process for ``queue``; see :func:`worker_ready`."""
         number = len(self.workers)
         arguments = [url or self.url, queue, str(os.getpid()), str(self.directory / f"{queue}.events")]
         arguments += [f"--{key}={value}" for key, value in options.items()]
         child = Child.start(
             f"worker-{number}",
-            "tests.sdk_worker",
+            module,
             arguments,
             environ=environment(),
             log=self.directory / f"{queue}-worker-{number}.log",

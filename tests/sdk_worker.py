@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import signal
-import sys
 import time
 from collections.abc import Generator
 from typing import Any
@@ -21,6 +20,7 @@ from durable_workflow import ActivityRetryPolicy, Client, Worker, activity, work
 
 from nodes.cli.processes import end_with_parent
 from tests import sdk_features
+from tests.telling import TellReady
 
 _events = -1
 
@@ -188,17 +188,8 @@ async def work(options: argparse.Namespace) -> None:
         asyncio.get_running_loop().add_signal_handler(
             signal.SIGTERM, lambda: asyncio.ensure_future(worker.stop())
         )
-        logging.getLogger("durable_workflow").addHandler(_TellReady())
+        logging.getLogger("durable_workflow").addHandler(TellReady())
         await worker.run()
-
-
-class _TellReady(logging.Handler):
-    """Writes ``ready`` when the worker logs that it has registered."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if " registered on " in record.getMessage():
-            sys.stdout.write("ready\n")
-            sys.stdout.flush()
 
 
 def main() -> None:

@@ -1,0 +1,106 @@
+"""Every feature of the workflow plane with the public SDK, unmodified, in small scenarios.
+
+The scenarios of a group run side by side, in each of two modes. ``plain``: clients and worker talk to
+different nodes. ``killed``: all go through HAProxy while random nodes are killed and started again, one
+after the other. In both a history page holds two events, so that every replay crosses pages. There is no
+mode with a sticky cache in the worker, because this server does not advertise sticky execution.
+
+``HEADRACE_SEED`` repeats the moments of the killing, ``HEADRACE_SCENARIOS`` (names, separated by commas)
+runs some scenarios only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from uuid import uuid4
+
+import pytest
+import trio
+from durable_workflow import Client
+
+from tests.e2e.scenarios import basics, families, operations, waits
+from tests.e2e.scenarios.conftest import Theatre
+from tests.e2e.scenarios.stage import Scenario, Stage
+from tests.e2e.scenarios.worker import PATIENT
+
+GROUPS = {
+    "starts": basics.STARTS,
+    "activities": basics.ACTIVITIES,
+    "timers_and_lists": basics.TIMERS_AND_LISTS,
+    "races": waits.RACES,
+    "signals_and_conditions": waits.SIGNALS_AND_CONDITIONS,
+    "queries": waits.QUERIES,
+    "updates": waits.UPDATES,
+    "records_and_chains": families.RECORDS + families.CHAINS,
+    "children": families.CHILDREN,
+    "ends": families.ENDS,
+    "schedules": operations.SCHEDULES,
+    "standalone": operations.STANDALONE,
+    "operations": operations.OPERATIONS,
+}
+
+
+async def play_all(theatre: Theatre, scenarios: Sequence[Scenario]) -> dict[str, str]:
+    """Play the scenarios side by side; what went wrong, by name."""
+    wrong: dict[str, str] = {}
+    async with (
+        Client(theatre.here, retry_policy=PATIENT) as here,
+        Client(theatre.there, retry_policy=PATIENT) as there,
+    ):
+
+        async def play(scenario: Scenario) -> None:
+            name = "".join(letter if letter.isalnum() else "-" for letter in scenario.name)
+            workflow_id = f"{name}-{uuid4().hex[:8]}"
+            stage = Stage(here, there, theatre.queue, workflow_id, theatre.attempts_file, theatre.dying)
+            try:
+                await scenario.play(stage)
+            except Exception:
+                wrong[scenario.name] = f"{workflow_id}\n{traceback.format_exc()}"
+
+        await asyncio.gather(*map(play, scenarios))
+    return wrong
+
+
+async def kill_at_random(theatre: Theatre, chance: random.Random) -> None:
+    """Kill one node after the other; each is back before the next one dies."""
+    while True:
+        await trio.sleep(chance.uniform(0.1, 1.5))
+        node = chance.choice(theatre.cluster.nodes)
+        with trio.CancelScope(shield=True):
+            await node.restart()
+        assert "Traceback" not in node.log, node.log
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("mode", ["plain", "killed"])
+@pytest.mark.parametrize("group", GROUPS)
+def test_scenarios(theatre: Callable[[str], Theatre], group: str, mode: str) -> None:
+    stage = theatre(mode)
+    only = os.environ.get("HEADRACE_SCENARIOS", "").split(",")
+    scenarios = [scenario for scenario in GROUPS[group] if only == [""] or scenario.name in only]
+    seed = os.environ.get("HEADRACE_SEED") or str(random.randrange(10**6))
+    print(f"HEADRACE_SEED={seed}")
+
+    async def run() -> dict[str, str]:
+        async with trio.open_nursery() as nursery:
+            if stage.dying:
+                nursery.start_soon(kill_at_random, stage, random.Random(f"{seed}-{group}"))
+            try:
+                return await trio.to_thread.run_sync(
+                    partial(asyncio.run, play_all(stage, scenarios)), abandon_on_cancel=True
+                )
+            finally:
+                nursery.cancel_scope.cancel()
+
+    wrong = trio.run(run)
+    assert not wrong, "\n\n".join(f"=== {name}: {text}" for name, text in wrong.items())
+
+
+def test_names_are_used_once() -> None:
+    names = [scenario.name for group in GROUPS.values() for scenario in group]
+    assert len(set(names)) == len(names) >= 60
