@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Protocol
@@ -12,7 +11,6 @@ import msgspec
 import trio
 
 from cluster.queues.slot_kind import SlotKind
-from nodes.streams.codec import depth_exceeds
 from nodes.streams.frames import (
     Cancel,
     Closed,
@@ -41,6 +39,7 @@ from nodes.worker.carrier import VERSIONS, VERSIONS_HEADER, Carrier, CarrierLost
 from nodes.worker.context import Attempt
 from nodes.worker.errors import StreamRejected
 from nodes.worker.lane import Lane, LaneState
+from nodes.worker.outbox import Outbox
 from nodes.worker.running import Ended
 from nodes.worker.tasks import TaskBody, read_task
 
@@ -51,9 +50,6 @@ SILENT_INTERVALS: Final = 3
 """A node that sends nothing for so many ping intervals is taken for dead."""
 BEAT_SECONDS: Final = 0.1
 """Heartbeats of a task are at least so far apart."""
-FRAME_BYTES: Final = 2_048
-"""Room that a frame needs beside its payload."""
-FRAME_DEPTH: Final = 2
 
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(list[NodeFrame])
@@ -96,7 +92,7 @@ class Connection:
         self._lanes = lanes
         self._slots: dict[int, Lane] = {}
         self._next_slot = 1
-        self._out: deque[bytes] = deque()
+        self._out = Outbox()
         self._wake = trio.Event()
         self._welcomed = trio.Event()
         self._beaten = trio.Event()
@@ -114,13 +110,20 @@ class Connection:
             with self._dialing:
                 async with open_carrier(self.url, {VERSIONS_HEADER: VERSIONS, **headers}) as carrier:
                     self._open = True
-                    with self._scope:
-                        await self._serve(carrier)
+                    try:
+                        with self._scope:
+                            await self._serve(carrier)
+                    finally:
+                        # Now, not when the carrier is closed: a dead node takes its time for that.
+                        self._end()
         finally:
-            self.ended = True
-            for lane in list(self._slots.values()):
-                self._slot_over(lane, "the connection was lost")
-            self._changed()
+            self._end()
+
+    def _end(self) -> None:
+        self.ended = True
+        for lane in list(self._slots.values()):
+            self._slot_over(lane, "the connection was lost")
+        self._changed()
 
     async def _serve(self, carrier: Carrier) -> None:
         lost: CarrierLost | None = None
@@ -143,7 +146,7 @@ class Connection:
                     await self._wake.wait()
                     self._wake = trio.Event()
                     while self._out:
-                        await carrier.send(self._take())
+                        await carrier.send(self._out.take())
                     if self.leaving and not self._slots:
                         break
             except CarrierLost as error:
@@ -188,33 +191,8 @@ class Connection:
     def _send(self, frame: Frame) -> None:
         """Everything that is sent in one turn of the loop goes into one message."""
         if not self.ended:
-            self._out.append(_encoder.encode(frame))
+            self._out.put(frame)
             self._wake.set()
-
-    def _take(self) -> bytes:
-        most = self.welcome.limits if self.welcome else None
-        frames = [self._out.popleft()]
-        size = len(frames[0]) + 2
-        while self._out and most and len(frames) < most.max_frames_per_message:
-            size += len(self._out[0]) + 1
-            if size > most.max_message_bytes:
-                break
-            frames.append(self._out.popleft())
-        # Before the welcome the limits are not known; hello and opens of one connection are few.
-        while self._out and not most:
-            frames.append(self._out.popleft())
-        return b"[" + b",".join(frames) + b"]"
-
-    def _problem(self, payload: bytes) -> str | None:
-        """Why the node would not take a payload, and with it end the whole connection."""
-        if self.welcome is None:
-            return None
-        most = self.welcome.limits
-        if len(payload) + FRAME_BYTES > most.max_message_bytes:
-            return f"it has {len(payload)} bytes; {most.max_message_bytes - FRAME_BYTES} are possible"
-        if depth_exceeds(payload, most.max_depth - FRAME_DEPTH):
-            return f"it is nested deeper than {most.max_depth - FRAME_DEPTH} levels"
-        return None
 
     # -- what the worker wants --------------------------------------------------------------
 
@@ -252,7 +230,7 @@ class Connection:
         self._send_beat(lane)
         lane.state = LaneState.SETTLING
         payload = ended.output if ended.output is not None else ended.failure
-        problem = self._problem(payload or b"")
+        problem = self._out.problem(payload or b"")
         if problem is not None:
             failure = {"message": f"The output cannot be sent: {problem}.", "type": "OutputTooLarge"}
             ended = Ended(failure=_encoder.encode({**failure, "non_retryable": True}))
@@ -272,7 +250,7 @@ class Connection:
         """
         if lane.attempt is not attempt or lane.state is not LaneState.BUSY:
             return
-        problem = None if checkpoint is None else self._problem(checkpoint)
+        problem = None if checkpoint is None else self._out.problem(checkpoint)
         if problem is not None:
             raise ValueError(f"the checkpoint cannot be sent: {problem}")
         value = msgspec.UNSET if checkpoint is None else msgspec.Raw(checkpoint)
@@ -307,7 +285,7 @@ class Connection:
                 case Ping(nonce=nonce):
                     self._send(Pong(nonce=nonce))
                 case Welcome():
-                    self.welcome = frame
+                    self.welcome, self._out.limits = frame, frame.limits
                     self._welcomed.set()
                     self._changed()
                     self._host.welcomed(frame)
