@@ -11,6 +11,7 @@ from cluster.ids import TaskKind
 from cluster.queues.model import ActivityTask, PollResult, PollStatus, WorkflowTask
 from cluster.store.store import Store, open_store
 from cluster.upkeep.keeper import Keeper, KeeperTimes
+from cluster.worker_sessions import SessionOptions, Standing
 from cluster.workflows.engine import StartRequest
 from cluster.workflows.planning import LeaseTimes
 from cluster.workflows.records import RunStatus
@@ -110,3 +111,31 @@ async def test_upkeep(clustered: Store) -> None:
             held = await hold(clustered, partition)
             assert await keeper.resync(held) == 0
             await keeper.compact(held)
+
+
+async def test_worker_sessions(clustered: Store) -> None:
+    holder, session_id = "é {a}:b", "s 1:{x}"
+    async with open_nodes(clustered) as (first, second):
+        await first.engine.start(StartRequest("ns", "Flow", "q", workflow_id="one"))
+        task = (await first.polls.poll(poll_request("w", kind=TaskKind.WORKFLOW))).task
+        assert isinstance(task, WorkflowTask)
+        command = {
+            "type": "schedule_activity",
+            "activity_type": "step",
+            "worker_session": {"session_id": session_id},
+        }
+        await first.engine.complete_workflow_task("ns", task.task_id, "w", task.attempt, [command, command])
+
+        taken = await second.sessions.take("ns", holder, SessionOptions(session_id))
+        other = (await first.polls.poll(poll_request("w", timeout=0))).task
+        one = (await second.polls.poll(poll_request(holder))).task
+        full = (await second.polls.poll(poll_request(holder, timeout=0))).task
+        assert (taken.standing, other, full) == (Standing.HELD, None, None)
+        assert isinstance(one, ActivityTask)
+        assert await first.sessions.held("ns", holder) == (session_id,)
+        await first.engine.complete_activity("ns", one.task_id, one.attempt_id, holder, None)
+        two = (await second.polls.poll(poll_request(holder))).task
+        closed = await first.sessions.close("ns", session_id, holder, "done")
+        await first.sessions.release_all("ns", "q", closed, session_id)
+        assert isinstance(two, ActivityTask)
+        assert await second.sessions.held("ns", holder) == ()
