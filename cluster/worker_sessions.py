@@ -182,6 +182,10 @@ class WorkerSessions:
         self._held.forget(namespace, worker_id)
         return found
 
+    async def look(self, namespace: str, session_id: str, worker_id: str) -> Standing:
+        """How the session stands now: HELD says that the worker holds it and there is room in it."""
+        return (await self._run("look", namespace, session_id, worker_id, [])).standing
+
     async def prolong(
         self, namespace: str, session_id: str, worker_id: str, task_id: str, until_ms: int
     ) -> None:
@@ -204,6 +208,8 @@ class WorkerSessions:
             for number in sorted(found.partitions, key=lambda other: other != partition):
                 if await self.release(namespace, queue, session_id, number, WAITS, 1):
                     break
+                key = self._store.keys.worker_session("wait", namespace, session_id)
+                await self._store.call("SREM", key, number, idempotent=True)
         except StoreError as error:
             log.warning("could not leave a worker session", task_id=task_id, reason=error.reason)
 

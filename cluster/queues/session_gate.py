@@ -66,6 +66,7 @@ class SessionGate:
                 await self._give_up(namespace, task, options, found)
             else:
                 await self._set_aside(claim, task.owner, options, found)
+                await self._look_again(namespace, claim, task, options, found)
         except (ConditionFailed, Refused):
             log.debug("a task of a session is gone", task_id=task.task_id)
         return False
@@ -85,6 +86,16 @@ class SessionGate:
             min(found.look_again_ms, found.now_ms + LONGEST_ASIDE_MS),
         )
         await self._store.commit(tx)
+
+    async def _look_again(
+        self, namespace: str, claim: Claim, task: ActivityTask, options: SessionOptions, found: WorkerSession
+    ) -> None:
+        """What the task waits for may have happened before it was set aside, and nobody would tell."""
+        if found.standing is Standing.CROWDED:
+            return
+        sessions, place = self.sessions, HELD if found.standing is Standing.TAKEN else WAITS
+        if await sessions.look(namespace, options.session_id, task.owner) is not found.standing:
+            await sessions.release(namespace, task.queue, options.session_id, claim.partition, place, 1)
 
     async def _give_up(
         self, namespace: str, task: ActivityTask, options: SessionOptions, found: WorkerSession

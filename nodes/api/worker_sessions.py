@@ -91,8 +91,7 @@ async def create(call: Call) -> Reply:
         call.namespace, body.worker_id, options, most=worker.max_concurrent_worker_sessions
     )
     _check(found, Standing.HELD, body.session_id, body.worker_id)
-    if found.new:
-        await _release(call, worker, found, body.session_id)
+    await _release(call, worker, found, body.session_id)
     return Reply(_show(found, body.session_id, "active"), 201 if found.new else 200)
 
 

@@ -4,13 +4,14 @@
 -- KEYS[1]  record of the session: worker, lease and ttl (ms), since, max, again, every (ms), options, closed
 -- KEYS[2]  activities that run in it, by the end of their leases (ms)
 -- KEYS[3]  partitions where tasks of the session may wait for it
--- ARGV[1]  verb: take, renew, close, leave
+-- ARGV[1]  verb: take, renew, close, leave, look
 -- ARGV[2]  encoded session id         ARGV[3]  worker
 -- ARGV[4]  channel of changes         ARGV[5]  encoded namespace
 -- ARGV[6]  msgpack of what the verb needs besides:
 --   take   [options, lease ms, ttl ms, max, again, create, most sessions of a worker, task or "",
 --           end of its lease, its partition]
 --   renew  [lease ms]    close [reason]    leave [task, end of its lease: -1 when it is over]
+--   look   []: changes nothing; held means that there is room
 --
 -- Returns [outcome, now, worker, lease, ttl, since, options, next, partitions, new]:
 --   outcome  held, taken (by another worker), lost (its holder failed and nobody may follow), missing,
@@ -158,6 +159,11 @@ if verb == 'leave' then
     redis.call('ZREM', busy, task)
   end
   return answer(s.state)
+end
+
+if verb == 'look' then
+  local running = redis.call('ZCOUNT', busy, '(' .. text(now), '+inf')
+  return answer(s.state == 'held' and (s.worker ~= me and 'taken' or running >= s.max and 'full') or s.state)
 end
 
 if s.worker ~= me and s.state ~= 'missing' then

@@ -11,6 +11,7 @@ import trio
 from cluster.errors import StoreUnavailable
 from cluster.ids import TaskKind
 from cluster.queues.model import ActivityTask, PollStatus, WorkflowTask
+from cluster.queues.session_gate import SessionGate
 from cluster.store.store import Store
 from cluster.worker_sessions import SessionOptions, Standing, WorkerSession, WorkerSessions
 from cluster.workflows.engine import StartRequest
@@ -135,6 +136,28 @@ async def test_no_more_activities_run_at_once_than_the_session_allows(nodes: lis
         assert [await take(second, "a"), await take(second, "b")] == [None, None]
         await complete(second, task)
         done += 1
+
+
+async def test_room_that_comes_just_before_a_task_is_set_aside_is_seen(
+    nodes: list[PartialNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = nodes
+    one = session(max_concurrent_activities=1)
+    await schedule(first, "w1", one, one)
+    running = await take(first, "a")
+    assert running is not None
+    set_aside = SessionGate._set_aside
+    done: list[ActivityTask] = []
+
+    async def complete_first(*arguments: Any) -> None:
+        if not done:
+            done.append(running)
+            await complete(second, running)
+        await set_aside(*arguments)
+
+    monkeypatch.setattr(SessionGate, "_set_aside", complete_first)
+    assert await take(first, "a") is not None
+    assert done == [running]
 
 
 async def test_a_build_s_tasks_stay_with_its_build(nodes: list[PartialNode]) -> None:
