@@ -1,4 +1,7 @@
-"""Connections that may idle between requests for longer than a header may take to arrive.
+"""Connections that harm nobody else, and may idle for longer than a header may take to arrive.
+
+What goes wrong on a connection would end hypercorn's whole server; here it ends the connection. Data of
+an HTTP/2 request that was answered before its end is the known case, and it does not even do that.
 
 Hypercorn has one time-out for both. As the deadline of a header it has to be short; as that of an idle
 connection it has to be longer than clients and proxies keep one (httpx and HAProxy: 5 s), or now and
@@ -9,10 +12,16 @@ from __future__ import annotations
 
 from typing import Final
 
+import h2.events
+import hypercorn.protocol
 import hypercorn.trio.run
+import structlog
 import trio
 from hypercorn.events import Event, Updated
+from hypercorn.protocol.h2 import H2Protocol
 from hypercorn.trio.tcp_server import TCPServer
+
+log = structlog.get_logger(__name__)
 
 KEEP_ALIVE_SECONDS: Final = 90.0
 """How long a connection that had an answer may idle; longer than any client should keep it."""
@@ -22,6 +31,12 @@ class PatientServer(TCPServer):
     """Serves one connection. Until its first answer ``keep_alive_timeout`` holds."""
 
     _answered = False
+
+    async def run(self) -> None:
+        try:
+            await super().run()
+        except* Exception as broken:
+            log.error("connection_broke", exc_info=broken)
 
     async def protocol_send(self, event: Event) -> None:
         if isinstance(event, Updated) and event.idle:
@@ -36,6 +51,20 @@ class PatientServer(TCPServer):
             await self._initiate_server_close()
 
 
+class PatientH2(H2Protocol):
+    """Lets a client send on after its request was answered."""
+
+    async def _handle_events(self, events: list[h2.events.Event]) -> None:
+        for event in events:
+            if isinstance(event, h2.events.DataReceived) and event.stream_id not in self.streams:
+                # Given back at once: the window belongs to the other streams of the connection too.
+                self.connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+                await self._flush()
+            else:
+                await super()._handle_events([event])
+
+
 def install() -> None:
     """Let hypercorn serve connections this way; it has no setting for it."""
+    hypercorn.protocol.H2Protocol = PatientH2  # type: ignore[attr-defined]
     hypercorn.trio.run.TCPServer = PatientServer  # type: ignore[attr-defined]

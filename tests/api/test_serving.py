@@ -12,6 +12,7 @@ import h2.connection
 import h2.events
 import pytest
 import trio
+from hypercorn.trio.tcp_server import TCPServer
 
 from cluster.errors import Refused, StartupError
 from nodes.api import serving as serving_module
@@ -281,6 +282,59 @@ async def test_a_large_body_ends_only_its_own_stream(serving: Serving) -> None:
                 await stream.send_all(client.data_to_send())
 
     assert statuses == {1: b"413", 3: b"200"}
+
+
+async def test_data_after_the_answer_harms_nobody(serving: Serving) -> None:
+    """Nor does it use up the window of the connection's other streams."""
+    client = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
+    client.initiate_connection()
+    headers = [(":method", "POST"), (":path", "/x"), (":scheme", "http"), (":authority", "h")]
+    client.send_headers(1, headers)
+    client.send_data(1, b"x" * (LIMIT + 1))
+    answered: set[int] = set()
+    ended: set[int] = set()
+    async with serving() as address, await _connect(address) as stream:
+
+        async def until(found: set[int], stream_id: int) -> None:
+            with trio.fail_after(5):
+                await stream.send_all(client.data_to_send())
+                while stream_id not in found:
+                    for event in client.receive_data(await stream.receive_some()):
+                        if isinstance(event, h2.events.ResponseReceived):
+                            answered.add(event.stream_id)
+                        elif isinstance(event, h2.events.StreamEnded):
+                            ended.add(event.stream_id)
+                    await stream.send_all(client.data_to_send())
+
+        await until(ended, 1)
+        left = 4 * client.outbound_flow_control_window
+        while left > 0:
+            size = min(left, client.local_flow_control_window(1), client.max_outbound_frame_size)
+            if not size:
+                break
+            client.send_data(1, b"x" * size)
+            left -= size
+        client.send_headers(3, headers, end_stream=True)
+        await until(answered, 3)
+        client.send_headers(5, headers)
+        client.send_data(5, b"x" * LIMIT, end_stream=True)
+        await until(answered, 5)
+
+
+async def test_what_goes_wrong_on_a_connection_ends_only_that_one(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(self: TCPServer) -> None:
+        raise KeyError(1)
+
+    async with serving() as address:
+        with monkeypatch.context() as patch:
+            patch.setattr(TCPServer, "_read_data", fail)
+            async with await _connect(address) as stream:
+                assert await _read_all(stream) == b""
+        good = await _exchange(address, b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+
+    assert good.startswith(b"HTTP/1.1 200")
 
 
 def test_a_taken_port_is_one_clear_line() -> None:
