@@ -173,6 +173,9 @@ class Connection:
             max_concurrent_tasks=matching.max_concurrent_tasks_cap,
             ping_ms=int(matching.ping_interval * 1000),
         )
+        if self._hub.leaving:
+            # Everybody else was told before this one was known.
+            self.leave("node_leaving")
 
     def _register(self, number: int, kind: SlotKind) -> None:
         worker = self._worker

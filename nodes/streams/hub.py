@@ -206,6 +206,11 @@ class StreamHub:
         """Whether a new connection may be served."""
         return not self._leaving and self._nursery is not None
 
+    @property
+    def leaving(self) -> bool:
+        """Whether everybody is sent elsewhere."""
+        return self._leaving
+
     async def serve(self, carrier: Carrier, namespace: str) -> None:
         """Serve one connection to its end. Raises nothing of the carrier's."""
         self._names += 1
@@ -267,16 +272,18 @@ class StreamHub:
                 self._cut_all(CloseReason.STORE_LOST)
 
     def _watch(self, connection: Connection, scope: trio.CancelScope, now: float, interval: float) -> None:
+        if connection.core.phase is Phase.ENDED:
+            return
         if connection.core.unsent_bytes > UNSENT_BYTES:
             log.warning("stream_reader_too_slow", connection=connection.name)
-            scope.cancel()
+            _cut(connection, scope)
         elif connection.core.phase is Phase.OPENING and now - connection.opened > HELLO_SECONDS:
             connection.fail(ProtocolError("hello_timeout", "No hello came in time."))
         elif connection.core.phase is not Phase.OPENING and now - connection.last_ping >= interval:
             silent = now - connection.last_received >= interval
             if silent and connection.silent_pings >= SILENT_PINGS:
                 log.info("stream_connection_silent", connection=connection.name)
-                scope.cancel()
+                _cut(connection, scope)
             elif silent or now - connection.last_sent >= interval:
                 connection.last_ping = now
                 connection.silent_pings += silent
@@ -450,6 +457,12 @@ class StreamHub:
             ):
                 self._repaired += 1
                 self.results.settle(orphan_result(orphan, ResultKind.RETURNED), _ignore)
+
+
+def _cut(connection: Connection, scope: trio.CancelScope) -> None:
+    # Its slots are lost now: a carrier that is stuck in a send may take until TCP gives up to end.
+    connection.ended()
+    scope.cancel()
 
 
 def _ignore(_verdict: Verdict) -> None:

@@ -121,6 +121,21 @@ async def test_r78_a_leaving_node_lets_tasks_finish(lab: StreamLab) -> None:
             await w1.wait_ended(3)
 
 
+async def test_r78_whoever_greets_a_leaving_node_is_sent_elsewhere(lab: StreamLab) -> None:
+    """Its greeting crossed the node's farewell to everybody else."""
+    limits = {"task_limit": 1, "reserved_rpc_slots": 0}
+    async with lab[0].connect() as late, trio.open_nursery() as nursery:
+        nursery.start_soon(lab[0].hub.leave, 60)
+        await eventually(lambda: not lab[0].hub.accepting)
+        await late.send(
+            {"type": "hello", "worker_id": "w", "flow_types": [{"name": "F"}], **limits},
+            {"type": "open", "slot": 1, "kind": "step_and_rpc"},
+        )
+        await late.next("reconnect")
+        assert (await late.next("rejected", slot=1))["reason"] == "node_leaving"
+        await late.wait_ended(3)
+
+
 async def test_r81_an_output_counts_though_its_worker_is_gone(lab: StreamLab) -> None:
     async with lab[0].worker("w1", "F") as w1:
         flow_id = await lab[0].start("F", options=ONCE)

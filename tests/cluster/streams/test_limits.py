@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 import trio
 
-from tests.cluster.streams.lab import COMPLETE, StreamLab, StreamNode, attempt, open_stream_lab
+from nodes.streams.codec import ProtocolError
+from tests.cluster.streams.lab import COMPLETE, NAMESPACE, StreamLab, StreamNode, attempt, open_stream_lab
 from tests.stream_client import Frame, StreamClient
+from tests.waiting import eventually
 
 TOO_LONG = "é" * 257
 LONGEST = "é" * 256
@@ -170,3 +173,40 @@ async def test_a_worker_that_does_not_read_is_cut(
         for connection in list(lab[0].hub._connections):
             connection.core.unsent_bytes = 10_001
         await w1.wait_ended(3)
+
+
+class _StuckCarrier:
+    """Says what it is given, then nothing; its sends cannot be cancelled and end when they are let go."""
+
+    def __init__(self, *messages: list[Frame]) -> None:
+        self._messages = list(messages)
+        self.let_go = trio.Event()
+
+    async def receive(self) -> bytes | None:
+        if not self._messages:
+            await trio.sleep_forever()
+        return json.dumps(self._messages.pop(0)).encode()
+
+    async def send(self, message: bytes) -> None:
+        with trio.CancelScope(shield=True):
+            await self.let_go.wait()
+
+    async def close(self, failure: ProtocolError | None) -> None:
+        """Nothing to end."""
+
+
+async def test_the_slots_of_a_stuck_connection_are_lost_at_once(valkey_url: str, prefix: str) -> None:
+    hello = {"type": "hello", "worker_id": "w1", "flow_types": [{"name": "F"}], "task_limit": 1}
+    slot = {"type": "open", "slot": 1, "kind": "step_and_rpc"}
+    carrier = _StuckCarrier([{**hello, "reserved_rpc_slots": 0}, slot])
+    options = {"execute": {"retry": {"initial_interval_seconds": 0.05}}}
+    async with open_stream_lab(valkey_url, prefix, ping_interval=0.2) as lab, trio.open_nursery() as nursery:
+        nursery.start_soon(lab[0].hub.serve, carrier, NAMESPACE)
+        await eventually(lambda: lab[0].hub.statistics().streams == 1)
+        await lab[0].start("F", options=options)
+        await eventually(lambda: lab[0].hub.statistics().running == 1)
+        async with lab[1].worker("w2", "F") as w2:
+            assert attempt(await w2.next("task", within=5)) == (2, 0)
+        await eventually(lambda: lab[0].hub.statistics().streams == 0)
+        assert lab[0].hub.statistics().connections == 1
+        carrier.let_go.set()
