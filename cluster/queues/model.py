@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from cluster.admission.limits import LimitName
 from cluster.ids import TaskKind
+from cluster.queues.claims import Claim
 from cluster.worker_sessions import MOST_PER_WORKER
 from cluster.workflows.records import RunInfo, RunState
 
@@ -58,6 +59,8 @@ class WorkflowTask:
     lease_expires_at_ms: int
     events: list[bytes]
     next_page_token: str | None
+    claim: Claim | None = None
+    """What gives it back while its answer was not sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,8 @@ class ActivityTask:
     leased_at_ms: int
     lease_expires_at_ms: int
     body: bytes
+    claim: Claim | None = None
+    """What gives it back while its answer was not sent."""
 
 
 @dataclass(frozen=True, slots=True)

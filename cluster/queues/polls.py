@@ -97,6 +97,14 @@ class Polls:
         """End every parked poll as empty and take no more."""
         self._matcher.close()
 
+    def undelivered(self, task: WorkflowTask | ActivityTask) -> None:
+        """The worker had gone before the answer with this task was sent: give the task back soon.
+
+        The same poll sent again gets the same task if it comes first, else another one.
+        """
+        if task.claim is not None:
+            self._matcher.start_soon(self._matcher.give_back, task.claim, task.owner)
+
     async def poll(self, request: PollRequest) -> PollResult:
         """Wait for a task. Raises StoreError when Redis could not be asked."""
         if request.poll_request_id is None:
@@ -253,6 +261,7 @@ class Polls:
             lease_expires_at_ms=claim.expires_at_ms,
             events=events[: request.page_size],
             next_page_token=page_token(min(len(events), request.page_size), length),
+            claim=replace(claim, extra=[]),
         )
 
     def _activity_task(self, claim: Claim, request: PollRequest, known: dict[str, Any]) -> ActivityTask:
@@ -273,6 +282,7 @@ class Polls:
             leased_at_ms=claim.leased_at_ms,
             lease_expires_at_ms=claim.expires_at_ms,
             body=orjson.dumps(body),
+            claim=replace(claim, extra=[]),
         )
 
 

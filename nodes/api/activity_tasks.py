@@ -14,7 +14,7 @@ from cluster.times import iso_ms
 from nodes.api.call import Call
 from nodes.api.fields import Fields, ShortText
 from nodes.api.payloads import read_payload
-from nodes.api.polls import PollFields, answer, find_task
+from nodes.api.polls import PollFields, find_task, reply
 from nodes.api.routes import Reply
 
 
@@ -83,7 +83,7 @@ async def poll(call: Call) -> Reply:
     result = await find_task(call, body, TaskKind.ACTIVITY, page_size=0)
     task = result.task
     shown = _show(task) if isinstance(task, ActivityTask) else None
-    return Reply(answer(result, shown), retry_after=result.retry_after)
+    return reply(call, result, shown)
 
 
 async def complete(call: Call) -> Reply:

@@ -7,11 +7,12 @@ declared too large. While a handler waits
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 import trio
-from hypercorn.typing import ASGISendCallable, HTTPScope
+from hypercorn.typing import ASGISendCallable, ASGISendEvent, HTTPScope
 from quart import Request as QuartRequest
 from quart import Response as QuartResponse
 from quart import request as current
@@ -43,6 +44,9 @@ class BodyLimits:
 SEND_SECONDS: Final = 60.0
 """Longest time an answer may take to be handed to the network."""
 
+NOTICE_CHECKPOINTS: Final = 4
+"""Turns of the event loop after which the end of a connection that the kernel knows of is known here."""
+
 _DEFAULT_LIMITS = BodyLimits()
 
 
@@ -52,6 +56,12 @@ class Answering(Protocol):
     async def handle(self, request: Request) -> Response: ...
 
     def refuse(self, request: Request, refusal: Refused) -> Response: ...
+
+
+class _Answer(QuartResponse):
+    """An answer that somebody may have to hear of when it cannot be sent."""
+
+    undelivered: Callable[[], None] | None = None
 
 
 class _Connection(TrioASGIHTTPConnection):
@@ -67,6 +77,8 @@ class _Connection(TrioASGIHTTPConnection):
         self, nursery: trio.Nursery, request: QuartRequest, send: ASGISendCallable
     ) -> None:
         response = await self.app.handle_request(request)
+        if isinstance(response, _Answer) and response.undelivered is not None:
+            send = _unless_left(send, nursery, response.undelivered)
         with trio.move_on_after(SEND_SECONDS, shield=request.http_version.startswith("1")):
             await self._send_response(send, response)
         nursery.cancel_scope.cancel()
@@ -108,6 +120,31 @@ def create_app(
     return app
 
 
+def _unless_left(
+    send: ASGISendCallable, nursery: trio.Nursery, undelivered: Callable[[], None]
+) -> ASGISendCallable:
+    """Sends an answer, but calls ``undelivered`` instead of sending its body to nobody.
+
+    The client has left when it closed its connection, or its stream, before the first byte of the body.
+    """
+    is_first, has_left = True, False
+
+    async def guarded(message: ASGISendEvent) -> None:
+        nonlocal is_first, has_left
+        if message["type"] == "http.response.body" and is_first:
+            is_first = False
+            with trio.CancelScope(shield=True):
+                for _ in range(NOTICE_CHECKPOINTS):
+                    await trio.lowlevel.checkpoint()
+            has_left = nursery.cancel_scope.cancel_called
+            if has_left:
+                undelivered()
+        if not has_left:
+            await send(message)
+
+    return guarded
+
+
 async def _read_body(head: Request, limit: int, speed: BodyLimits) -> bytes:
     if (head.content_length or 0) > limit:
         raise guards.too_large(limit)
@@ -129,7 +166,8 @@ async def _read_body(head: Request, limit: int, speed: BodyLimits) -> bytes:
 
 def _convert(response: Response) -> QuartResponse:
     headers = Headers([(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers])
-    converted = QuartResponse(response.body, response.status, headers)
+    converted = _Answer(response.body, response.status, headers)
+    converted.undelivered = response.undelivered
     # Quart counts the body it was given: right but for HEAD, and a 204 must not have a length.
     declared = response.header(b"content-length")
     if declared is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -40,11 +40,12 @@ class Request:
 
 @dataclass(slots=True)
 class Response:
-    """One HTTP response."""
+    """One HTTP response. ``undelivered`` is called when the client left before it could be sent."""
 
     status: int
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     body: bytes = b""
+    undelivered: Callable[[], None] | None = None
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of a header, or None."""

@@ -166,6 +166,7 @@ class Pipeline:
         )
         if reply.retry_after is not None:
             response.headers.append((b"retry-after", str(ceil(reply.retry_after)).encode()))
+        response.undelivered = reply.undelivered
         return response
 
     def _unrouted(self, exchange: Exchange) -> Response:

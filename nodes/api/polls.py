@@ -17,6 +17,7 @@ from cluster.queues.model import PollRequest, PollResult, PollStatus
 from cluster.workers import Registration
 from nodes.api.call import Call
 from nodes.api.fields import Fields, Integer, OptionalText, ShortText
+from nodes.api.routes import Reply
 
 LONGEST_POLL_SECONDS: Final = 60
 
@@ -87,6 +88,13 @@ async def while_active(call: Call, worker: Registration, poll: Callable[[], Awai
             build_id=cohort.build_id or None,
         )
     return result
+
+
+def reply(call: Call, result: PollResult, task: dict[str, Any] | None) -> Reply:
+    """The answer to a poll; its task goes back when the worker has left meanwhile."""
+    found = result.task
+    undelivered = None if found is None else partial(call.node.polls.undelivered, found)
+    return Reply(answer(result, task), retry_after=result.retry_after, undelivered=undelivered)
 
 
 def answer(result: PollResult, task: dict[str, Any] | None) -> dict[str, Any]:

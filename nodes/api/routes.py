@@ -37,12 +37,14 @@ class Reply:
     """What a handler answers. ``body`` is a JSON object, or bytes that are sent as they are.
 
     ``retry_after`` are the seconds after which the answer would be another; the header says whole ones.
+    ``undelivered`` is called when the client left before the answer could be sent.
     """
 
     body: dict[str, Any] | bytes
     status: int = 200
     content_type: bytes = b"application/json"
     retry_after: float | None = None
+    undelivered: Callable[[], None] | None = None
 
 
 Handler = Callable[["Call"], Awaitable[Reply]]

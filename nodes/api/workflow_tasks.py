@@ -21,7 +21,7 @@ from nodes.api.call import Call
 from nodes.api.compression import ENCODINGS, compress
 from nodes.api.discovery import HISTORY_COMPRESSION_THRESHOLD
 from nodes.api.fields import Attempt, Fields, Integer, OptionalText, ShortText, Text
-from nodes.api.polls import WorkflowPollFields, answer, find_task
+from nodes.api.polls import WorkflowPollFields, find_task, reply
 from nodes.api.routes import Reply
 
 RESUME_KEYS: Final = (
@@ -89,7 +89,7 @@ async def poll(call: Call) -> Reply:
         result = await find()
     task = result.task
     shown = _show(task, body.accept_history_encoding) if isinstance(task, WorkflowTask) else None
-    return Reply(answer(result, shown), retry_after=result.retry_after)
+    return reply(call, result, shown)
 
 
 async def history(call: Call) -> Reply:

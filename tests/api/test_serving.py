@@ -19,6 +19,7 @@ from nodes.api import serving as serving_module
 from nodes.api.app import BodyLimits, create_app
 from nodes.api.messages import Request, Response
 from nodes.api.serving import MAX_CONCURRENT_STREAMS, Address, open_listener, serve
+from tests.waiting import eventually
 
 LIMIT = 1000
 
@@ -30,6 +31,8 @@ class Recorder:
         self.requests: list[Request] = []
         self.parked = trio.Event()
         self.cancelled = trio.Event()
+        self.left = trio.Event()
+        self.undelivered: list[str] = []
 
     async def handle(self, request: Request) -> Response:
         self.requests.append(request)
@@ -40,7 +43,13 @@ class Recorder:
             except trio.Cancelled:
                 self.cancelled.set()
                 raise
-        return Response(200, [(b"content-type", b"text/plain")], request.body or b"empty")
+        if request.raw_path == b"/taken":
+            self.parked.set()
+            with trio.CancelScope(shield=True):
+                await self.left.wait()
+        response = Response(200, [(b"content-type", b"text/plain")], request.body or b"empty")
+        response.undelivered = partial(self.undelivered.append, request.raw_path.decode())
+        return response
 
     def refuse(self, request: Request, refusal: Refused) -> Response:
         return Response(refusal.status, [(b"content-type", b"text/plain")], refusal.reason.encode())
@@ -163,6 +172,22 @@ async def test_a_client_that_leaves_cancels_its_poll(serving: Serving, recorder:
             assert not recorder.cancelled.is_set()
         with trio.fail_after(5):
             await recorder.cancelled.wait()
+
+
+async def test_who_leaves_while_an_answer_is_made_did_not_get_it(
+    serving: Serving, recorder: Recorder
+) -> None:
+    async with serving() as address:
+        stream = await _connect(address)
+        await stream.send_all(b"GET /taken HTTP/1.1\r\nHost: x\r\n\r\n")
+        with trio.fail_after(5):
+            await recorder.parked.wait()
+        await stream.aclose()
+        recorder.left.set()
+        await eventually(lambda: bool(recorder.undelivered))
+        got = await _exchange(address, b"GET /got HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert got.endswith(b"empty")
+    assert recorder.undelivered == ["/taken"]
 
 
 async def test_a_declared_large_body_is_not_read(serving: Serving, recorder: Recorder) -> None:

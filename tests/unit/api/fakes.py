@@ -147,6 +147,8 @@ class FakePolls:
         self.parked = 0
         self.asked: list[PollRequest] = []
         self.result: PollResult | StoreError = PollResult(PollStatus.EMPTY)
+        self.returned: list[object] = []
+        self.undelivered = self.returned.append
 
     async def poll(self, request: PollRequest) -> PollResult:
         self.asked.append(request)
