@@ -11,10 +11,9 @@ when something of the session ends, and by themselves after a while.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import msgpack
 import orjson
@@ -23,15 +22,12 @@ import structlog
 from cluster.errors import StoreError
 from cluster.ids import TaskKind
 from cluster.record_cache import RecordCache
+from cluster.session_options import SessionOptions
 from cluster.store.keys import decode, encode
 from cluster.store.store import Store
 
 log = structlog.get_logger(__name__)
 
-LEASE_SECONDS: Final = 120
-TTL_SECONDS: Final = 1800
-LONGEST_SECONDS: Final = 7 * 24 * 3600
-MOST_ACTIVITIES: Final = 10_000
 MOST_PER_WORKER: Final = 64
 """Sessions that one worker may hold at once; its polls look behind a marker for each."""
 RELEASED_AT_ONCE: Final = 1000
@@ -40,15 +36,6 @@ RELEASED_AT_ONCE: Final = 1000
 HELD: Final = "h"
 WAITS: Final = "w"
 _MARK: Final = "\x1f"
-
-
-NUMBERS: Final[Mapping[str, int]] = {
-    "lease_seconds": LONGEST_SECONDS,
-    "ttl_seconds": LONGEST_SECONDS,
-    "max_concurrent_activities": MOST_ACTIVITIES,
-}
-"""Whole numbers among the options, and how large each may be."""
-SWITCHES: Final = ("create_if_missing", "allow_reacquire_after_failure")
 
 
 class Standing(StrEnum):
@@ -63,27 +50,6 @@ class Standing(StrEnum):
     CROWDED = "crowded"
     CLOSED = "closed"
     LAPSED = "lapsed"
-
-
-@dataclass(frozen=True, slots=True)
-class SessionOptions:
-    """What a session is to be like; the wire object of sdk-wire 2.10."""
-
-    session_id: str
-    requirements: tuple[str, ...] = ()
-    lease_seconds: int = LEASE_SECONDS
-    ttl_seconds: int = TTL_SECONDS
-    max_concurrent_activities: int = 1
-    create_if_missing: bool = True
-    allow_reacquire_after_failure: bool = True
-    queue: str | None = None
-
-    @classmethod
-    def of_command(cls, wire: Mapping[str, Any]) -> Self:
-        """The options in an activity command, which were checked when it came."""
-        known = {name: wire[name] for name in cls.__slots__ if wire.get(name) is not None}
-        known |= {name: int(known[name]) for name in NUMBERS if name in known}
-        return cls(**known | {"requirements": tuple(known.get("requirements", ()))})
 
 
 @dataclass(frozen=True, slots=True)

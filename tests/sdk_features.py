@@ -141,7 +141,7 @@ class Guarded:
         self.n += amount
         return self.n
 
-    @add.validator
+    @add.validator  # type: ignore[attr-defined]  # the decorated function has it at run time
     def check(self, amount: int) -> None:
         if amount % 2 or self.n + amount > 10:
             raise ValueError(f"{self.n} and {amount} do not go together")

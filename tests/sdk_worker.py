@@ -16,7 +16,7 @@ import time
 from collections.abc import Generator
 from typing import Any
 
-from durable_workflow import ActivityRetryPolicy, Client, Worker, activity, workflow
+from durable_workflow import ActivityFailed, ActivityRetryPolicy, Client, Worker, activity, workflow
 
 from nodes.cli.processes import end_with_parent
 from tests import sdk_features
@@ -80,7 +80,7 @@ async def beating(beats: int, every: float) -> int:
 @workflow.defn(name="greet")
 class Greet:
     def run(self, ctx: Any, name: str) -> Generator[Any, Any, str]:
-        greeting = yield ctx.schedule_activity("echo", [f"hello {name}"])
+        greeting: str = yield ctx.schedule_activity("echo", [f"hello {name}"])
         return greeting
 
 
@@ -100,7 +100,7 @@ class Steps:
 class Retry:
     def run(self, ctx: Any, failures: int, attempts: int) -> Generator[Any, Any, int]:
         policy = ActivityRetryPolicy(max_attempts=attempts, backoff_seconds=[0])
-        attempt = yield ctx.schedule_activity("flaky", [failures], retry_policy=policy)
+        attempt: int = yield ctx.schedule_activity("flaky", [failures], retry_policy=policy)
         return attempt
 
 
@@ -138,7 +138,7 @@ class Timing:
         policy = ActivityRetryPolicy(max_attempts=options.pop("attempts", 1), backoff_seconds=[0])
         try:
             result = yield ctx.schedule_activity(activity_type, arguments, retry_policy=policy, **options)
-        except workflow.ActivityFailed as error:
+        except ActivityFailed as error:
             return ["failed", str(error)]
         return ["completed", result]
 

@@ -15,13 +15,13 @@ import structlog
 from cluster.errors import ConditionFailed, Refused
 from cluster.queues.claims import Claim
 from cluster.queues.model import ActivityTask
+from cluster.session_options import SessionOptions
 from cluster.store.keys import encode
 from cluster.store.store import Store
 from cluster.store.transaction import Transaction
 from cluster.worker_sessions import (
     HELD,
     WAITS,
-    SessionOptions,
     Standing,
     WorkerSession,
     WorkerSessions,

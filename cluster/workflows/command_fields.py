@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from cluster import payloads, worker_sessions
+from cluster import payloads, session_options
 from cluster.errors import ValidationFailed
 from cluster.workflows import groups
 
@@ -184,9 +184,9 @@ def _check_session(faults: _Faults, at: str, session: object) -> None:
     if not isinstance(name, str) or not name.strip() or len(name) > _LONGEST_NAME:
         text = f"is required and must be a string of at most {_LONGEST_NAME} characters."
         faults.add(f"{at}.session_id", f"The {at}.session_id field {text}")
-    for number, most in worker_sessions.NUMBERS.items():
+    for number, most in session_options.NUMBERS.items():
         _number(faults, f"{at}.{number}", session.get(number), 1, most)
-    for switch in worker_sessions.SWITCHES:
+    for switch in session_options.SWITCHES:
         if not isinstance(session.get(switch), bool | None):
             faults.add(f"{at}.{switch}", f"The {at}.{switch} field must be true or false.")
     needs: Any = session.get("requirements")

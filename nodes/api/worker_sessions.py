@@ -7,16 +7,15 @@ from typing import Annotated, Any
 from annotated_types import Ge, Le, MaxLen
 
 from cluster.errors import Refused, StoreError
-from cluster.times import iso_ms
-from cluster.worker_sessions import (
+from cluster.session_options import (
     LEASE_SECONDS,
     LONGEST_SECONDS,
     MOST_ACTIVITIES,
     TTL_SECONDS,
     SessionOptions,
-    Standing,
-    WorkerSession,
 )
+from cluster.times import iso_ms
+from cluster.worker_sessions import Standing, WorkerSession
 from cluster.workers import Registration
 from nodes.api.call import Call
 from nodes.api.fields import Fields, Integer, OptionalText, ShortText

@@ -7,6 +7,7 @@ two events, so every replay crosses pages.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -202,7 +203,7 @@ async def test_validators_approve_before_an_update_is_accepted(bench: Bench) -> 
     assert await bench.ask(lambda client: add(client, 6)) == 6
     for refused in (3, 6):
         with pytest.raises(UpdateRejected, match=f"6 and {refused} do not go together"):
-            await bench.ask(lambda client, refused=refused: add(client, refused))
+            await bench.ask(partial(add, amount=refused))
     assert await bench.ask(lambda client: add(client, 4)) == 10
     assert await bench.result() == 10
     assert (await bench.types()).count("UpdateAccepted") == 2

@@ -9,9 +9,10 @@ import trio
 
 from cluster.ids import TaskKind
 from cluster.queues.model import ActivityTask, PollResult, PollStatus, WorkflowTask
+from cluster.session_options import SessionOptions
 from cluster.store.store import Store, open_store
 from cluster.upkeep.keeper import Keeper, KeeperTimes
-from cluster.worker_sessions import SessionOptions, Standing
+from cluster.worker_sessions import Standing
 from cluster.workflows.engine import StartRequest
 from cluster.workflows.planning import LeaseTimes
 from cluster.workflows.records import RunStatus

@@ -12,8 +12,9 @@ from cluster.errors import StoreUnavailable
 from cluster.ids import TaskKind
 from cluster.queues.model import ActivityTask, PollStatus, WorkflowTask
 from cluster.queues.session_gate import SessionGate
+from cluster.session_options import SessionOptions
 from cluster.store.store import Store
-from cluster.worker_sessions import SessionOptions, Standing, WorkerSession, WorkerSessions
+from cluster.worker_sessions import Standing, WorkerSession, WorkerSessions
 from cluster.workflows.engine import StartRequest
 from cluster.workflows.planning import LeaseTimes
 from tests.cluster.nodes import PartialNode, open_nodes, poll_request
@@ -223,7 +224,7 @@ async def test_a_session_that_may_not_be_taken_over_fails_its_activities(
     store: Store, nodes: list[PartialNode]
 ) -> None:
     first, second = nodes
-    options = {"allow_reacquire_after_failure": False}
+    options: dict[str, Any] = {"allow_reacquire_after_failure": False}
     await hold(first, "a", **options)
     run_id = await schedule(first, "w1", session(**options))
     await lapse(store)
