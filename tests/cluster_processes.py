@@ -194,6 +194,12 @@ class Cluster:
             self.balancer.start()
             await wait_ready(self.balancer.url, READY_SECONDS)
 
+    async def revive(self) -> None:
+        """Start the nodes that are dead, as an earlier test may have left them."""
+        for node in self.nodes:
+            if node.child.exit_code is not None:
+                await node.restart()
+
     def start_worker(
         self, queue: str, *, url: str | None = None, module: str = "tests.sdk_worker", **options: str
     ) -> Child:

@@ -109,6 +109,7 @@ def test_scenarios(theatre: Callable[[str], Theatre], group: str, mode: str) -> 
 
     async def run() -> dict[str, str]:
         wrong: dict[str, str] = {}
+        await stage.cluster.revive()
         async with trio.open_nursery() as nursery:
             if stage.dying:
                 nursery.start_soon(killer.run)
