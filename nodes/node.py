@@ -368,7 +368,11 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[str] = trio.
                     StreamCollector(node.streams, node.keeper.counters, node.clock, settings.metrics_prefix)
                 )
                 app = with_streams(
-                    create_app(Pipeline(node, metrics), settings.max_payload_bytes),
+                    create_app(
+                        Pipeline(node, metrics),
+                        settings.max_payload_bytes,
+                        is_leaving=lambda: node.stopping,
+                    ),
                     StreamDoor(node, node.streams),
                     settings.max_payload_bytes,
                 )

@@ -85,9 +85,17 @@ class _Connection(TrioASGIHTTPConnection):
 
 
 def create_app(
-    pipeline: Answering, max_body_bytes: int, body_limits: BodyLimits = _DEFAULT_LIMITS
+    pipeline: Answering,
+    max_body_bytes: int,
+    body_limits: BodyLimits = _DEFAULT_LIMITS,
+    *,
+    is_leaving: Callable[[], bool] = lambda: False,
 ) -> QuartTrio:
-    """An ASGI application that answers every request through ``pipeline``."""
+    """An ASGI application that answers every request through ``pipeline``.
+
+    Once ``is_leaving`` each answer tells its client to use another connection for the next request, so
+    that none is sent into a connection that is about to be closed.
+    """
     app = QuartTrio("headrace")
     app.asgi_http_class = _Connection
     app.config["RESPONSE_TIMEOUT"] = None
@@ -109,13 +117,15 @@ def create_app(
             body = await _read_body(head, max_body_bytes, body_limits)
         except Refused as refusal:
             response = pipeline.refuse(head, refusal)
-            if scope["http_version"].startswith("1"):
-                # The rest of the body was not read, so nothing else can follow on this connection.
-                response.headers.append((b"connection", b"close"))
-            return _convert(response)
-        return _convert(
-            await pipeline.handle(Request(head.method, head.raw_path, head.query_string, head.headers, body))
-        )
+            # The rest of the body was not read, so nothing else can follow on this connection.
+            is_last = True
+        else:
+            request = Request(head.method, head.raw_path, head.query_string, head.headers, body)
+            response = await pipeline.handle(request)
+            is_last = is_leaving()
+        if is_last and scope["http_version"].startswith("1"):
+            response.headers.append((b"connection", b"close"))
+        return _convert(response)
 
     return app
 

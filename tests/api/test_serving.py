@@ -32,6 +32,7 @@ class Recorder:
         self.parked = trio.Event()
         self.cancelled = trio.Event()
         self.left = trio.Event()
+        self.leaving = False
         self.undelivered: list[str] = []
 
     async def handle(self, request: Request) -> Response:
@@ -67,7 +68,7 @@ def recorder() -> Recorder:
 def serving(recorder: Recorder) -> Serving:
     @asynccontextmanager
     async def run(limits: BodyLimits | None = None) -> AsyncIterator[Address]:
-        app = create_app(recorder, LIMIT, limits or BodyLimits())
+        app = create_app(recorder, LIMIT, limits or BodyLimits(), is_leaving=lambda: recorder.leaving)
         stop = trio.Event()
         async with trio.open_nursery() as nursery:
             address: Address = await nursery.start(
@@ -172,6 +173,16 @@ async def test_a_client_that_leaves_cancels_its_poll(serving: Serving, recorder:
             assert not recorder.cancelled.is_set()
         with trio.fail_after(5):
             await recorder.cancelled.wait()
+
+
+async def test_a_leaving_node_ends_connections_with_their_answer(
+    serving: Serving, recorder: Recorder
+) -> None:
+    recorder.leaving = True
+    async with serving() as address:
+        answer = await _exchange(address, b"GET /last HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert b"connection: close" in answer.lower()
+    assert answer.endswith(b"empty")
 
 
 async def test_who_leaves_while_an_answer_is_made_did_not_get_it(
