@@ -18,7 +18,7 @@ from typing import Final
 import trio
 
 from cluster.clock import Clock
-from cluster.errors import ConditionFailed, Refused, StoreError, StoreUnavailable
+from cluster.errors import ConditionFailed, Contended, Refused, StoreError
 from cluster.flows.changes import Changes, NotLoaded, View
 from cluster.flows.limits import FlowLimits
 from cluster.flows.planning import Placement, plan
