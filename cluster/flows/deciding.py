@@ -150,7 +150,7 @@ class FlowDecider:
             pictures = await self._read(waiting)
             await self._commit(partition, self._decide(partition, waiting, pictures))
         if any(one.result is None for one in part):
-            raise StoreUnavailable("a flow changes faster than this node can decide; try again")
+            raise Contended("a flow changes faster than this node can decide; try again")
 
     # -- reading ----------------------------------------------------------------------------
 
