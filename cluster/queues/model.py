@@ -59,7 +59,7 @@ class WorkflowTask:
     lease_expires_at_ms: int
     events: list[bytes]
     next_page_token: str | None
-    claim: Claim | None = None
+    claim: Claim | None = field(default=None, compare=False)
     """What gives it back while its answer was not sent."""
 
 
@@ -75,7 +75,7 @@ class ActivityTask:
     leased_at_ms: int
     lease_expires_at_ms: int
     body: bytes
-    claim: Claim | None = None
+    claim: Claim | None = field(default=None, compare=False)
     """What gives it back while its answer was not sent."""
 
 
