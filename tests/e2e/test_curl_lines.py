@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -153,13 +154,26 @@ curl -sS -X POST "$DURABLE_WORKFLOW_SERVER_URL/api/worker/register" \
 """
 
 
+@contextmanager
+def documented_node(servers: SharedServers, directory: Path) -> Iterator[Cluster]:
+    """One node with the settings of the documentation, on keys of its own."""
+    environ = {**TOKENS, **LIMITS, "HEADRACE_KEY_PREFIX": f"e{uuid4().hex[:8]}"}
+    with make_cluster(1, servers.get("valkey").url, directory, environ) as made:
+        trio.run(made.start)
+        yield made
+
+
 @pytest.fixture(scope="module")
 def documented(shared_servers: SharedServers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One node with the settings of the documentation."""
-    directory: Path = tmp_path_factory.mktemp("documented")
-    environ = {**TOKENS, **LIMITS, "HEADRACE_KEY_PREFIX": f"e{uuid4().hex[:8]}"}
-    with make_cluster(1, shared_servers.get("valkey").url, directory, environ) as made:
-        trio.run(made.start)
+    """A node that the tests here share, in any order."""
+    with documented_node(shared_servers, tmp_path_factory.mktemp("documented")) as made:
+        yield made
+
+
+@pytest.fixture
+def untouched(shared_servers: SharedServers, tmp_path: Path) -> Iterator[Cluster]:
+    """A node on which nothing was done yet."""
+    with documented_node(shared_servers, tmp_path) as made:
         yield made
 
 
@@ -181,33 +195,33 @@ def run(node: Cluster, line: str) -> list[Any]:
     return found
 
 
-def test_every_line_of_the_documentation(documented: Cluster) -> None:
-    (namespace,) = run(documented, CREATE_NAMESPACE)
+def test_every_line_of_the_documentation(untouched: Cluster) -> None:
+    (namespace,) = run(untouched, CREATE_NAMESPACE)
     assert (namespace["name"], namespace["retention_days"]) == ("orders-prod", 90)
-    (again,) = run(documented, CREATE_NAMESPACE)
+    (again,) = run(untouched, CREATE_NAMESPACE)
     assert again["reason"] == "namespace_already_exists"
 
-    (started,) = run(documented, START)
+    (started,) = run(untouched, START)
     assert (started["outcome"], started["namespace"]) == ("started_new", "orders-prod")
     assert started["control_plane"]["operation"] == "start"
 
-    (unknown,) = run(documented, POLL)
+    (unknown,) = run(untouched, POLL)
     assert (unknown["reason"], unknown["task"]) == ("worker_not_registered", None)
-    (registered,) = run(documented, REGISTER)
+    (registered,) = run(untouched, REGISTER)
     assert (registered["worker_id"], registered["registered"]) == ("py-orders-1", True)
-    (registered,) = run(documented, REGISTER)
+    (registered,) = run(untouched, REGISTER)
     assert registered["registered"] is True
     changed = REGISTER.replace("sha256:definition-fingerprint", "sha256:other")
-    assert run(documented, changed)[0]["reason"] == "workflow_definition_changed"
+    assert run(untouched, changed)[0]["reason"] == "workflow_definition_changed"
 
-    (polled,) = run(documented, POLL)
+    (polled,) = run(untouched, POLL)
     assert polled["poll_status"] == "leased"
     assert polled["server_capabilities"]["poll_status"] is True
     task = polled["task"]
     assert (task["workflow_id"], task["workflow_type"]) == ("order-1001", "orders.fulfillment")
     assert task["lease_owner"] == "py-orders-1"
     elsewhere = POLL.replace('"task_queue": "orders"', '"task_queue": "other"')
-    assert run(documented, elsewhere)[0]["reason"] == "task_queue_mismatch"
+    assert run(untouched, elsewhere)[0]["reason"] == "task_queue_mismatch"
 
 
 def test_the_task_queue_shows_its_pollers_and_admission(documented: Cluster) -> None:
