@@ -117,6 +117,14 @@ class Matcher(Claiming):
             for waiter in queue.waiters:
                 waiter.done.set()
 
+    def end_polls(self, namespace: str, worker_id: str) -> None:
+        """End the parked polls of a worker that is gone or began anew: nobody waits for their answers."""
+        for name, queue in self._queues.items():
+            if name.namespace == namespace:
+                for waiter in queue.waiters:
+                    if waiter.owner == worker_id:
+                        waiter.done.set()
+
     @property
     def closed(self) -> bool:
         """Whether this node takes no more polls."""

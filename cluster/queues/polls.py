@@ -144,6 +144,9 @@ class Polls:
 
     def _on_changed(self, _channel: str, message: bytes) -> None:
         family, _, rest = message.decode().partition(" ")
+        if family == "worker":
+            self._matcher.end_polls(*map(decode, rest.split(" ")))
+            return
         if family == "holds":
             namespace, worker_id = map(decode, rest.split(" "))
             if self._matcher.waits(namespace, worker_id):

@@ -197,7 +197,12 @@ async def test_many_workers_and_flows_lose_and_double_nothing(valkey_url: str, p
             async with lab[node].worker(name, "F", slots=4) as worker:
                 started.set()
                 while True:
-                    task = await worker.next("task", within=30)
+                    try:
+                        task = await worker.next("task", within=30)
+                    except AssertionError:
+                        # When all is done the connections end, one a moment before another.
+                        assert len(seen) == 400
+                        return
                     seen.append(task["task"]["attempt_id"])
                     step = task["task"]["step_type"]
                     output = go_to("b") if step == "a" else COMPLETE
