@@ -10,6 +10,7 @@ import trio
 from cluster.ids import parse_task_id, partition_of_run
 from cluster.queues.model import PollResult, PollStatus
 from cluster.queues.polls import GRACE_SECONDS, poll_token
+from cluster.record_cache import change_message
 from cluster.store.store import Store
 from tests.cluster.nodes import PartialNode, open_nodes, poll_request
 from tests.cluster.queues.lab import Lab
@@ -159,3 +160,24 @@ async def test_impatient_workers_that_repeat_everywhere_lose_nothing(valkey_stor
                 for number in range(6):
                     nursery.start_soon(work, nodes, f"w{number}")
     assert len(set(done)) == total
+
+
+async def test_the_parked_polls_of_a_worker_that_left_end_on_every_node(lab: Lab) -> None:
+    """Or its next task would be given to a process that no longer listens."""
+    async with open_nodes(lab.store) as nodes:
+        store = lab.store
+        results: list[PollResult] = []
+
+        async def wait(request_id: str) -> None:
+            results.append(await nodes[1].polls.poll(poll_request(poll_request_id=request_id, timeout=30.0)))
+
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait, "p1")
+                await eventually(lambda: nodes[1].polls.parked == 1)
+                request = poll_request()
+                message = change_message("worker", request.namespace, request.worker_id)
+                await store.call("PUBLISH", store.keys.changed_channel(), message)
+        assert results == [PollResult(PollStatus.EMPTY)]
+        await lab.enqueue()
+        assert task_of(await nodes[0].polls.poll(poll_request())).attempt == 1

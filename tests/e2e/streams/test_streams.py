@@ -106,8 +106,9 @@ async def test_a_broken_connection_fails_the_attempt_at_once(
 
 
 async def test_breaking_the_protocol_ends_the_connection(cluster: Cluster) -> None:
+    # Straight to a node: a proxy may drop the last words of a stream whose client still sends.
     for carrier, code in (("websocket", 1008), ("http2", 0)):
-        async with connect(cluster.url, carrier) as worker:
+        async with connect(cluster.nodes[0].url, carrier) as worker:
             await worker.send({"type": "nonsense"})
             assert (await worker.next("error"))["reason"] == "unknown_frame"
             await worker.wait_ended()
