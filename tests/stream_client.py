@@ -165,14 +165,13 @@ class Http2:
             await self._flush()
 
     async def receive(self) -> list[bytes]:
-        while b"\n" not in self._buffer:
+        while b"\n" not in self._buffer and self.closed is None:
             for event in await self._events():
                 match event:
                     case h2.events.DataReceived():
                         self._buffer += event.data
                     case h2.events.StreamEnded() | h2.events.StreamReset():
                         self.closed = 0
-                        return []
                     case _:
                         pass
         *lines, self._buffer = self._buffer.split(b"\n")
