@@ -130,6 +130,11 @@ class WorkerStore:
         """The registration, or None; from memory while change messages arrive."""
         return await self._cache.get(namespace, worker_id)
 
+    async def token(self, namespace: str, worker_id: str) -> str | None:
+        """What tells the registration of this moment from earlier ones of the same worker id."""
+        registration = await self.get(namespace, worker_id)
+        return None if registration is None else registration.token
+
     async def register(self, announcement: Announcement) -> Registration:
         """Store a registration; an older one of the same worker is replaced, not merged.
 

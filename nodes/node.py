@@ -230,6 +230,7 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
         )
         fleet = Fleet(store, clock.now_ms, settings.worker_stale_after_seconds * 1000)
         sessions = WorkerSessions(store)
+        workers = WorkerStore(store, clock.now_ms)
         node = Node(
             settings=settings,
             cluster=record,
@@ -237,7 +238,7 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
             clock=clock,
             membership=membership,
             namespaces=namespaces,
-            workers=WorkerStore(store, clock.now_ms),
+            workers=workers,
             fleet=fleet,
             contracts=Contracts(fleet),
             cohorts=Cohorts(store),
@@ -278,6 +279,7 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
                 gate,
                 SessionGate(store, sessions, engine.fail_activity),
                 session=lambda: membership.incarnation,
+                registration=workers.token,
             ),
             keeper=keeper,
             due=due,

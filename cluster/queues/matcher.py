@@ -117,13 +117,15 @@ class Matcher(Claiming):
             for waiter in queue.waiters:
                 waiter.done.set()
 
-    def end_polls(self, namespace: str, worker_id: str) -> None:
-        """End the parked polls of a worker that is gone or began anew: nobody waits for their answers."""
-        for name, queue in self._queues.items():
-            if name.namespace == namespace:
-                for waiter in queue.waiters:
-                    if waiter.owner == worker_id:
-                        waiter.done.set()
+    def parked_polls(self, namespace: str, worker_id: str) -> list[Waiter]:
+        """The polls of a worker, for tasks of any kind, that are parked here."""
+        return [
+            waiter
+            for name, queue in self._queues.items()
+            if name.namespace == namespace
+            for waiter in queue.waiters
+            if waiter.owner == worker_id
+        ]
 
     @property
     def closed(self) -> bool:

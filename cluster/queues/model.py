@@ -41,6 +41,8 @@ class PollRequest:
     page_size: int = 500
     most_sessions: int = MOST_PER_WORKER
     """Worker sessions that the worker may hold at once."""
+    registration: str = ""
+    """Names the registration that the worker polls by; a newer one of its id ends the poll."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -73,8 +73,11 @@ class Polls:
         sessions: SessionGate,
         *,
         session: Callable[[], str],
+        registration: Callable[[str, str], Awaitable[str | None]],
     ) -> None:
+        """``registration`` names the registration that (namespace, worker id) has now."""
         self._store = store
+        self._registration = registration
         self._sessions = sessions
         self._gate = gate
         self._matcher = matcher
@@ -145,7 +148,9 @@ class Polls:
     def _on_changed(self, _channel: str, message: bytes) -> None:
         family, _, rest = message.decode().partition(" ")
         if family == "worker":
-            self._matcher.end_polls(*map(decode, rest.split(" ")))
+            namespace, worker_id = map(decode, rest.split(" "))
+            if self._matcher.parked_polls(namespace, worker_id):
+                self._matcher.start_soon(self._end_abandoned, namespace, worker_id)
             return
         if family == "holds":
             namespace, worker_id = map(decode, rest.split(" "))
@@ -164,6 +169,17 @@ class Polls:
             answer = None if waiter.claim is None else (waiter.claim, waiter.owner)
         if answer is not None:
             self._matcher.start_soon(self._give_back_later, *answer)
+
+    async def _end_abandoned(self, namespace: str, worker_id: str) -> None:
+        """A worker left or began anew: nobody waits for the answers to its earlier polls."""
+        try:
+            current = await self._registration(namespace, worker_id)
+        except StoreError as error:
+            log.warning("polls of a worker that may be gone go on", worker_id=worker_id, reason=error.reason)
+            return
+        for waiter in self._matcher.parked_polls(namespace, worker_id):
+            if waiter.registration != current:
+                waiter.done.set()
 
     async def _give_back_later(self, claim: Claim, owner: str) -> None:
         """The newer poll found this lease, and then it is out of reach, or it looked too early."""
@@ -321,6 +337,7 @@ def _waiter(request: PollRequest, token: str) -> Waiter:
         queue=QueueId(request.kind, request.namespace, request.queue),
         owner=request.worker_id,
         token=token,
+        registration=request.registration,
         types=request.types,
         markers=poll_markers(request.marker),
         page_size=request.page_size,

@@ -39,6 +39,7 @@ class Waiter:
     types: frozenset[str]
     markers: tuple[str, ...]
     page_size: int
+    registration: str = ""
     repeated: bool = False
     apart: bool = False
     done: trio.Event = field(default_factory=trio.Event)

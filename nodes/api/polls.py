@@ -57,6 +57,7 @@ async def find_task(call: Call, body: PollFields, kind: TaskKind, page_size: int
         poll_request_id=body.poll_request_id,
         timeout=poll_seconds(call, body),
         page_size=page_size,
+        registration=registration.token,
         most_sessions=registration.max_concurrent_worker_sessions,
     )
     result = await while_active(call, registration, partial(call.node.polls.poll, request))

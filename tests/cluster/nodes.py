@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from random import Random
@@ -58,6 +58,11 @@ async def synchronized_clock(store: Store) -> Clock:
     return clock
 
 
+async def no_registration(_namespace: str, _worker_id: str) -> str | None:
+    """What workers are that never registered."""
+    return None
+
+
 @asynccontextmanager
 async def open_nodes(
     store: Store,
@@ -68,6 +73,7 @@ async def open_nodes(
     on_peek: Callable[[PeekReply], None] = lambda reply: None,
     may_act: Callable[[], bool] = lambda: True,
     settings: Settings | None = None,
+    registration: Callable[[str, str], Awaitable[str | None]] = no_registration,
 ) -> AsyncIterator[list[PartialNode]]:
     """Nodes that share a store; their peeks are off unless ``peek_seconds`` says otherwise."""
     clock = await synchronized_clock(store)
@@ -93,7 +99,15 @@ async def open_nodes(
             )
             sessions = WorkerSessions(store)
             doors = SessionGate(store, sessions, engine.fail_activity)
-            polls = Polls(store, matcher, runs, gate, doors, session=lambda name=name: name)  # type: ignore[misc]
+            polls = Polls(
+                store,
+                matcher,
+                runs,
+                gate,
+                doors,
+                session=lambda name=name: name,  # type: ignore[misc]
+                registration=registration,
+            )
             await sessions.watch()
             await polls.watch()
             await book.watch()

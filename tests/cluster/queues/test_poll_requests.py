@@ -162,22 +162,34 @@ async def test_impatient_workers_that_repeat_everywhere_lose_nothing(valkey_stor
     assert len(set(done)) == total
 
 
-async def test_the_parked_polls_of_a_worker_that_left_end_on_every_node(lab: Lab) -> None:
+@pytest.mark.parametrize("current", ["second", None], ids=["began anew", "left"])
+async def test_the_earlier_polls_of_a_worker_end_on_every_node(lab: Lab, current: str | None) -> None:
     """Or its next task would be given to a process that no longer listens."""
-    async with open_nodes(lab.store) as nodes:
+
+    async def registration(_namespace: str, _worker_id: str) -> str | None:
+        return current
+
+    async with open_nodes(lab.store, registration=registration) as nodes:
         store = lab.store
         results: list[PollResult] = []
 
-        async def wait(request_id: str) -> None:
-            results.append(await nodes[1].polls.poll(poll_request(poll_request_id=request_id, timeout=30.0)))
+        async def wait(registration: str) -> None:
+            request = poll_request(poll_request_id=registration, registration=registration, timeout=30.0)
+            results.append(await nodes[1].polls.poll(request))
 
         with trio.fail_after(10):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(wait, "p1")
-                await eventually(lambda: nodes[1].polls.parked == 1)
+                nursery.start_soon(wait, "first")
+                if current is not None:
+                    nursery.start_soon(wait, current)
+                await eventually(lambda: nodes[1].polls.parked == (1 if current is None else 2))
                 request = poll_request()
                 message = change_message("worker", request.namespace, request.worker_id)
                 await store.call("PUBLISH", store.keys.changed_channel(), message)
-        assert results == [PollResult(PollStatus.EMPTY)]
-        await lab.enqueue()
-        assert task_of(await nodes[0].polls.poll(poll_request())).attempt == 1
+                await eventually(lambda: len(results) == 1)
+                assert results == [PollResult(PollStatus.EMPTY)]
+                assert nodes[1].polls.parked == (0 if current is None else 1)
+                await lab.enqueue()
+                if current is None:
+                    results.append(await nodes[0].polls.poll(poll_request()))
+        assert task_of(results[1]).attempt == 1
