@@ -21,6 +21,7 @@ from cluster.settings.values import (
     CountOrZero,
     Durability,
     Duration,
+    HeaderName,
     JsonObject,
     KeyPrefix,
     LabelLimit,
@@ -163,6 +164,18 @@ class Settings(BaseModel):
     operator_signature_key: str | None = _secret("signature key of operators")
     admin_signature_key: str | None = _secret("signature key of administrators")
     auth_backward_compatible: bool = _dw(True, "accept the shared token or key beside the roles'")
+
+    trust_forwarded_attribution_headers: bool = _dw(
+        False, "believe the four headers below: every client comes through a gateway that sets them"
+    )
+    caller_type_header: HeaderName = _dw(
+        "X-Workflow-Caller-Type", "header that says what kind of caller asks"
+    )
+    caller_label_header: HeaderName = _dw("X-Workflow-Caller-Label", "header that names the caller")
+    auth_status_header: HeaderName = _dw("X-Workflow-Auth-Status", "header with the gateway's verdict")
+    auth_method_header: HeaderName = _dw(
+        "X-Workflow-Auth-Method", "header that says how the caller signed in"
+    )
 
     worker_poll_timeout: PollSeconds = _dw(30, "how long a poll waits when it does not say")
     worker_poll_interval_ms: Count = _dw(1000, "how often a parked poll looks without a wake, in ms")

@@ -20,6 +20,7 @@ _NAMESPACE = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _REDIS_SCHEME = re.compile(r"(?:(?:redis|valkey)s?(?:\+(?:sentinel|cluster))?|unix)://.")
 _PASSWORD_ARGUMENT = re.compile(r"(password=)[^&#]*")
 _KEY_PREFIX = re.compile(r"[A-Za-z0-9._-]{1,32}")
+_HEADER_NAME = r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$"
 
 
 def _no_bool(value: Any) -> Any:
@@ -142,4 +143,5 @@ Listen = Annotated[str, AfterValidator(_listen)]
 Durability = Annotated[str, AfterValidator(_durability)]
 RedisUrl = Annotated[str, AfterValidator(_redis_url)]
 Namespace = Annotated[str, AfterValidator(_namespace)]
+HeaderName = Annotated[str, Field(pattern=_HEADER_NAME, max_length=128)]
 KeyPrefix = Annotated[str, AfterValidator(_key_prefix)]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from cluster.errors import Refused
 from cluster.ids import TaskKind, parse_task_id, partition_of_run
@@ -54,7 +55,13 @@ class TimeoutResult:
 class RunCare(TimeDecisions):
     """Looks after single runs. Everything is safe to repeat and to do on several nodes at once."""
 
-    async def repair(self, namespace: str, run_id: str, command_id: str | None = None) -> Repaired:
+    async def repair(
+        self,
+        namespace: str,
+        run_id: str,
+        command_id: str | None = None,
+        context: Mapping[str, Any] | None = None,
+    ) -> Repaired:
         """Look at one open run again, and put right what is not as it should be.
 
         Leases that ran out end, timers that are due fire, missing tasks and timers come back, and a
@@ -76,7 +83,7 @@ class RunCare(TimeDecisions):
                 continue
             if not repairing.lacks(run, findings):
                 return done
-            done += await self._mend(run, findings, command_id)
+            done += await self._mend(run, findings, command_id, context)
         return done
 
     async def inspect(self, namespace: str, run_id: str) -> tuple[Run, Findings] | None:
@@ -108,7 +115,9 @@ class RunCare(TimeDecisions):
                 timer_findings[name] = int(raw) if raw else None
         return run, Findings(now_ms, task_findings, timer_findings)
 
-    async def archive(self, run_id: str, reason: str | None, command_id: str) -> str:
+    async def archive(
+        self, run_id: str, reason: str | None, command_id: str, context: Mapping[str, Any] | None = None
+    ) -> str:
         """Keep a closed run for good; returns ``archived`` or ``archive_not_needed``.
 
         Raises Refused (409 run_not_closed).
@@ -121,9 +130,9 @@ class RunCare(TimeDecisions):
             if snapshot.archived:
                 return None
             decision = Decision(run, self._clock.now_us())
-            decision.record(
-                EventType.WORKFLOW_ARCHIVED, {"reason": reason, "workflow_command_id": command_id}
-            )
+            said = {"reason": reason, "workflow_command_id": command_id}
+            decision.record(EventType.WORKFLOW_ARCHIVED, said, workflow_command_id=command_id)
+            decision.log_command(command_id, "archive", context, outcome="archived")
             return decision.changes({"outcome": "archived"})
 
         def expect(tx: Transaction, snapshot: Snapshot) -> None:
@@ -209,7 +218,9 @@ class RunCare(TimeDecisions):
             return "no_deadline_expired"
         return None
 
-    async def _mend(self, run: Run, findings: Findings, command_id: str | None) -> Repaired:
+    async def _mend(
+        self, run: Run, findings: Findings, command_id: str | None, context: Mapping[str, Any] | None
+    ) -> Repaired:
         run_id = run.info.run_id
         missing = repairing.missing_tasks(run, findings)
 
@@ -217,7 +228,7 @@ class RunCare(TimeDecisions):
             if snapshot.run.version != run.version:
                 return None
             now_us = self._clock.now_us()
-            return repairing.mend(snapshot.run, findings, snapshot.workflow_task, now_us, command_id)
+            return repairing.mend(snapshot.run, findings, snapshot.workflow_task, now_us, command_id, context)
 
         def expect(tx: Transaction, snapshot: Snapshot) -> None:
             for task_id in missing:

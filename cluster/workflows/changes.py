@@ -122,7 +122,7 @@ class Changes:
     grows: bool = False
     """Whether it takes in something new, which a full store must refuse."""
     receipts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Answers to clients that are kept as long as the run, by name (see ``client_commands``)."""
+    """What is kept as long as the run, by name: answers to clients, ends of updates, who asked for what."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,8 @@ class ClientCommand:
     input: Payload | None = None
     reason: str | None = None
     request_id: str | None = None
+    context: Mapping[str, Any] | None = None
+    """Who asks (server-behaviour 2.4); None: the server itself."""
 
     @property
     def intent(self) -> str:
@@ -162,6 +164,15 @@ def _finish(run: Run, decision: Decision, command: ClientCommand, command_id: st
         "command_status": "accepted",
         **more,
     }
+    decision.log_command(
+        command_id,
+        command.kind.value,
+        command.context,
+        sequence=decision.state.commands,
+        outcome=outcome["outcome"],
+        target_scope=command.scope.value,
+        **({"request_id": command.request_id} if command.request_id else {}),
+    )
     if command.receipt:
         decision.receipts[command.receipt] = {"intent": command.intent, "answer": outcome}
         outcome = outcome | {"request_id": command.request_id, "retained": False}

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from cluster.errors import Refused
 from cluster.ids import TaskId, TaskKind
+from cluster.times import iso_us
 from cluster.workflows import groups
 from cluster.workflows.changes import (
     Arm,
@@ -63,6 +64,16 @@ def timer_timer(step: int) -> str:
 
 def wait_timer(step: int) -> str:
     return f"q{step}"
+
+
+def command_entry(command_id: str) -> str:
+    """The name under which it is kept who asked for a command."""
+    return f"c:{command_id}"
+
+
+def start_command(run_id: str) -> str:
+    """The id of the command that started a run."""
+    return f"{run_id}-m0"
 
 
 class Decision:
@@ -177,6 +188,14 @@ class Decision:
         """Counts one more client command; returns its id."""
         self.set(commands=self.state.commands + 1)
         return f"{self.info.run_id}-m{self.state.commands}"
+
+    def log_command(
+        self, command_id: str, kind: str, context: Mapping[str, Any] | None, **fields: Any
+    ) -> None:
+        """Keeps, beside the run, who asked for a command; nothing when no client did."""
+        if context is not None:
+            kept = {"type": kind, "accepted_at": iso_us(self.now_us), **fields, "context": dict(context)}
+            self.receipts[command_entry(command_id)] = kept
 
     # -- open items -------------------------------------------------------------------------
 

@@ -73,12 +73,7 @@ def plan(
         plan_begin(tx, keys, new.info, new.changes, leases)
     _extend_history(tx, keys, run, changes)
     _apply_effects(tx, keys, info, changes, leases)
-    if changes.receipts:
-        kept = {name: orjson.dumps(receipt) for name, receipt in changes.receipts.items()}
-        tx.hset(keys.commands(tx.partition, info.run_id), kept)
-        for name in changes.receipts:
-            if name.startswith("u:"):
-                tx.publish(keys.changed_channel(), f"update {name[2:]}")
+    _keep_receipts(tx, keys, info.run_id, changes)
     if changes.closes and changes.state.closed_at_us is not None:
         closed = keys.closed(tx.partition, info.namespace)
         tx.redis("ZADD", closed, changes.state.closed_at_us // 1000, info.run_id)
@@ -89,6 +84,17 @@ def plan(
     grows = changes.grows or changes.starts
     tx.frees = not grows and not any(isinstance(e, ReadyActivityTask) for e in changes.effects)
     return _size(fields)
+
+
+def _keep_receipts(tx: Transaction, keys: Keys, run_id: str, changes: Changes) -> None:
+    """Keep answers to clients and who asked for what; tell those who wait for an update's end."""
+    if not changes.receipts:
+        return
+    kept = {name: orjson.dumps(receipt) for name, receipt in changes.receipts.items()}
+    tx.hset(keys.commands(tx.partition, run_id), kept)
+    for name in changes.receipts:
+        if name.startswith("u:"):
+            tx.publish(keys.changed_channel(), f"update {name[2:]}")
 
 
 def _count_failures(tx: Transaction, keys: Keys, run: Run, changes: Changes) -> None:
@@ -129,6 +135,7 @@ def plan_begin(tx: Transaction, keys: Keys, info: RunInfo, changes: Changes, lea
             events=[encode_event(info.run_id, n, event) for n, event in enumerate(changes.events, 1)],
         )
     )
+    _keep_receipts(tx, keys, info.run_id, changes)
     _apply_effects(tx, keys, info, changes, leases)
     return _size(fields)
 

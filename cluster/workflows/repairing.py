@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from cluster.ids import TaskId, TaskKind
 from cluster.workflows import deadlines
@@ -100,7 +101,14 @@ def lacks(run: Run, found: Findings) -> bool:
     return bool(missing_tasks(run, found) or missing_timers(run, found)) or backs_off(run)
 
 
-def mend(run: Run, found: Findings, task_lease: Lease, now_us: int, command_id: str | None) -> Changes | None:
+def mend(
+    run: Run,
+    found: Findings,
+    task_lease: Lease,
+    now_us: int,
+    command_id: str | None,
+    context: Mapping[str, Any] | None = None,
+) -> Changes | None:
     """Brings back what is missing, and ends the back-off of a failing workflow task.
 
     A workflow task that was never tried, because its run starts later, keeps waiting.
@@ -125,7 +133,10 @@ def mend(run: Run, found: Findings, task_lease: Lease, now_us: int, command_id: 
             "task_ids": mended,
             "timers": sorted(timers),
         },
+        workflow_command_id=command_id,
     )
+    if command_id is not None:
+        decision.log_command(command_id, "repair", context, outcome="repair_dispatched")
     return decision.changes({"existing": int(backs_off(run)), "missing": len(tasks) + len(timers)})
 
 

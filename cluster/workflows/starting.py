@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -12,17 +13,25 @@ from cluster.times import iso_seconds
 from cluster.workflows import activities, deadlines, hosting
 from cluster.workflows.changes import Arm, Changes, NewRun
 from cluster.workflows.command_records import ScheduleActivity
-from cluster.workflows.decision import RUN_TIMER, TASK_TIMER, Decision
+from cluster.workflows.decision import RUN_TIMER, TASK_TIMER, Decision, start_command
 from cluster.workflows.events import EventType
 from cluster.workflows.records import Run, RunInfo, RunState, RunStatus
 
 
-def start(info: RunInfo, now_us: int, *, delay_seconds: int = 0, signals: int = 0) -> Changes:
+def start(
+    info: RunInfo,
+    now_us: int,
+    *,
+    delay_seconds: int = 0,
+    signals: int = 0,
+    context: Mapping[str, Any] | None = None,
+) -> Changes:
     """Begins a run: its state, two events and the first workflow task, ready after ``delay_seconds``.
 
     ``signals`` are those the store moves over from the run before; they follow the two events.
+    ``context`` says which client asked for it.
     """
-    decision = _started(info, now_us)
+    decision = _started(info, now_us, context)
     decision.releases = signals
     decision.set(signals=signals)
     if delay_seconds:
@@ -36,15 +45,17 @@ def start(info: RunInfo, now_us: int, *, delay_seconds: int = 0, signals: int = 
     return changes
 
 
-def start_host(info: RunInfo, activity: ScheduleActivity, now_us: int) -> Changes:
+def start_host(
+    info: RunInfo, activity: ScheduleActivity, now_us: int, context: Mapping[str, Any] | None = None
+) -> Changes:
     """Begins a run that hosts a standalone activity: it has no workflow task."""
-    decision = _started(info, now_us)
+    decision = _started(info, now_us, context)
     activities.schedule(decision, activity, hosting.ONLY_STEP, None)
     decision.set(status=RunStatus.WAITING, next_step=hosting.ONLY_STEP + 1)
     return decision.changes()
 
 
-def _started(info: RunInfo, now_us: int) -> Decision:
+def _started(info: RunInfo, now_us: int, context: Mapping[str, Any] | None) -> Decision:
     decision = Decision(Run(info=info, state=RunState(), version=0), now_us)
     identity: dict[str, Any] = {
         "workflow_id": info.workflow_id,
@@ -52,7 +63,18 @@ def _started(info: RunInfo, now_us: int) -> Decision:
         "workflow_run_id": info.run_id,
         "workflow_type": info.workflow_type,
     }
-    decision.record(EventType.START_ACCEPTED, identity | {"outcome": "started_new"})
+    command_id = None if context is None else start_command(info.run_id)
+    decision.record(
+        EventType.START_ACCEPTED, identity | {"outcome": "started_new"}, workflow_command_id=command_id
+    )
+    decision.log_command(
+        start_command(info.run_id),
+        "start",
+        context,
+        sequence=0,
+        outcome="started_new",
+        target_scope="instance",
+    )
     parent = info.parent
     optional = {
         "business_key": info.business_key,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,8 @@ class StartRequest:
     duplicate_policy: str | None = None
     marker: str = ""
     """The build whose workers alone may take the run's tasks; "" for any."""
+    context: Mapping[str, Any] | None = None
+    """Who asks (server-behaviour 2.4); None: the server itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +87,10 @@ class Starts(Decider):
         partition = partition_of_workflow(workflow_id, keys.partitions)
         info = run_info(request, workflow_id, new_run_id(partition, now_ms, self._random), now_us)
         if hosts is None:
-            changes = machine.start(info, now_us)
+            changes = machine.start(info, now_us, context=request.context)
         else:
             info = msgspec.structs.replace(info, standalone_activity=hosts.activity_type)
-            changes = machine.start_host(info, hosts, now_us)
+            changes = machine.start_host(info, hosts, now_us, request.context)
         tx = self.transaction(partition, info.run_id)
         try:
             birth = plan_start(tx, keys, info, changes, self._leases)

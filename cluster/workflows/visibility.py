@@ -12,7 +12,9 @@ from cluster.ids import TaskId, TaskKind, partition_of_run, partition_of_workflo
 from cluster.newest_first import LOOK_LIMIT, Part, Place, newest_first
 from cluster.paging import page_start, page_token
 from cluster.store.store import Store
+from cluster.workflows.decision import command_entry
 from cluster.workflows.events import EventType
+from cluster.workflows.history_bundle import RunRecord
 from cluster.workflows.hosting import ONLY_STEP
 from cluster.workflows.records import ActivityState, Lease, Run
 from cluster.workflows.storage import decode_info, decode_state, item_field, load
@@ -134,16 +136,44 @@ class Visibility:
     async def whole_history(self, run_id: str) -> tuple[Run, list[bytes]] | None:
         """A run and all events it had when it was looked at, or None when there is no such run."""
         snapshot = await load(self._store, run_id)
-        if snapshot is None:
+        events = None if snapshot is None else await self._all_events(snapshot.run)
+        return None if snapshot is None or events is None else (snapshot.run, events)
+
+    async def whole_record(self, run_id: str) -> RunRecord | None:
+        """Everything that is kept of a run, or None when there is no such run."""
+        snapshot = await load(self._store, run_id)
+        events = None if snapshot is None else await self._all_events(snapshot.run)
+        if snapshot is None or events is None:
             return None
-        keys, run = self._store.keys, snapshot.run
+        commands = await self._commands(snapshot.run, events)
+        return RunRecord(snapshot.run, snapshot.workflow_task, events, commands)
+
+    async def _commands(self, run: Run, events: list[bytes]) -> dict[str, dict[str, Any]]:
+        """Who asked for what: the commands the run counted, and others that left an event."""
+        run_id, keys = run.info.run_id, self._store.keys
+        named = (orjson.loads(event).get("workflow_command_id") for event in events)
+        ids = dict.fromkeys(f"{run_id}-m{number}" for number in range(run.state.commands + 1))
+        ids |= dict.fromkeys(command_id for command_id in named if command_id)
+        wanted, found = list(ids), dict[str, dict[str, Any]]()
+        key = keys.commands(partition_of_run(run_id) or 0, run_id)
+        for first in range(0, len(wanted), HISTORY_CHUNK):
+            chunk = wanted[first : first + HISTORY_CHUNK]
+            rows = await self._store.call("HMGET", key, *map(command_entry, chunk), idempotent=True)
+            found |= {
+                name: orjson.loads(raw) for name, raw in zip(chunk, rows, strict=True) if raw is not None
+            }
+        return found
+
+    async def _all_events(self, run: Run) -> list[bytes] | None:
+        """All events the run has in its history; None when it is being removed."""
+        keys, run_id = self._store.keys, run.info.run_id
         key = keys.history(partition_of_workflow(run.info.workflow_id, keys.partitions), run_id)
         events: list[bytes] = []
         # Events are only ever added, so those the run knows of are still there in their places.
         for first in range(0, run.state.history_length, HISTORY_CHUNK):
             last = min(first + HISTORY_CHUNK, run.state.history_length) - 1
             events += await self._store.call("LRANGE", key, first, last, idempotent=True)
-        return (run, events) if len(events) == run.state.history_length else None
+        return events if len(events) == run.state.history_length else None
 
     async def last_events(self, run_id: str, count: int) -> list[dict[str, Any]]:
         """The newest ``count`` events of a run, in order."""

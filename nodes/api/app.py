@@ -8,7 +8,7 @@ declared too large. While a handler waits
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol, cast
 
 import trio
@@ -112,6 +112,7 @@ def create_app(
             scope.get("raw_path", b"") or scope["path"].encode(),
             scope["query_string"],
             tuple(scope["headers"]),
+            client=_address(scope),
         )
         try:
             body = await _read_body(head, max_body_bytes, body_limits)
@@ -120,7 +121,7 @@ def create_app(
             # The rest of the body was not read, so nothing else can follow on this connection.
             is_last = True
         else:
-            request = Request(head.method, head.raw_path, head.query_string, head.headers, body)
+            request = replace(head, body=body)
             response = await pipeline.handle(request)
             is_last = is_leaving()
         if is_last and scope["http_version"].startswith("1"):
@@ -128,6 +129,11 @@ def create_app(
         return _convert(response)
 
     return app
+
+
+def _address(scope: HTTPScope) -> str | None:
+    client = scope.get("client")
+    return str(client[0]) if client else None
 
 
 def _unless_left(

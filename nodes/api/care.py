@@ -10,6 +10,7 @@ from cluster.errors import Refused
 from cluster.times import iso_us
 from cluster.workflows.history_bundle import export
 from cluster.workflows.visibility import RunView
+from nodes.api.attribution import command_context
 from nodes.api.call import Call
 from nodes.api.fields import Fields, OptionalText, Trimmed
 from nodes.api.operations import command_body, new_command_id, target
@@ -62,7 +63,8 @@ async def repair(call: Call) -> Reply:
             view, scope, command_id, outcome="rejected_not_active", reason="run_not_active"
         )
         raise Refused("run_not_active", "The run is closed.", **_without_reason(refused))
-    repaired = await call.node.engine.repair(call.namespace, view.run.info.run_id, command_id)
+    context = command_context(call, "repair", workflow_id=view.run.info.workflow_id)
+    repaired = await call.node.engine.repair(call.namespace, view.run.info.run_id, command_id, context)
     outcome = "repair_dispatched" if repaired else "repair_not_needed"
     return Reply(command_body(view, scope, command_id, outcome=outcome))
 
@@ -72,8 +74,9 @@ async def archive(call: Call) -> Reply:
     body = call.fields(_Archive)
     view, scope = await target(call)
     command_id = new_command_id()
+    context = command_context(call, "archive", workflow_id=view.run.info.workflow_id)
     try:
-        outcome = await call.node.engine.archive(view.run.info.run_id, body.reason, command_id)
+        outcome = await call.node.engine.archive(view.run.info.run_id, body.reason, command_id, context)
     except Refused as refusal:
         refused = command_body(view, scope, command_id, outcome="rejected_not_closed", reason=refusal.reason)
         raise Refused(
@@ -90,7 +93,7 @@ async def export_history(call: Call) -> Reply:
     """``GET /api/workflows/{workflow_id}/runs/{run_id}/history/export``."""
     workflow_id, run_id = call.parameters["workflow_id"], call.parameters["run_id"]
     await call.node.engine.describe(call.namespace, workflow_id, run_id)
-    found = await call.node.engine.whole_history(run_id)
+    found = await call.node.engine.whole_record(run_id)
     if found is None:
         raise Refused("run_not_found", "The run was removed.", status=404, run_id=run_id)
-    return Reply(export(*found, call.node.clock.now_us()))
+    return Reply(export(found, call.node.clock.now_us()))

@@ -13,7 +13,7 @@ class Request:
     """One HTTP request, body included.
 
     ``raw_path`` is the path as it stood on the wire (percent-encoded, no query); ``headers`` have
-    lower-case names.
+    lower-case names. ``client`` is the address of the other end of the connection, where it is known.
     """
 
     method: str
@@ -21,6 +21,7 @@ class Request:
     query_string: bytes
     headers: Headers
     body: bytes = b""
+    client: str | None = None
 
     def header(self, name: bytes) -> str | None:
         """The value of a header that must not be repeated: None when absent *or* ambiguous."""

@@ -27,7 +27,7 @@ from cluster.schedules.records import (
 )
 from cluster.times import iso_ms, iso_seconds
 from nodes.api.attributes import attribute_faults, memo_too_large
-from nodes.api.auth import Principal
+from nodes.api.attribution import command_context
 from nodes.api.call import Call
 from nodes.api.fields import Fields, Integer, OptionalText, Seconds, ShortText, Trimmed
 from nodes.api.payloads import read_payload, show_envelope, show_value
@@ -173,7 +173,9 @@ async def create(call: Call) -> Reply:
         created_at_ms=now_ms,
         updated_at_ms=now_ms,
     )
-    done = await call.node.schedules.create(definition, paused=bool(body.paused), context=_context(call))
+    done = await call.node.schedules.create(
+        definition, paused=bool(body.paused), context=_context(call, "create")
+    )
     return Reply(done, 201)
 
 
@@ -197,7 +199,7 @@ async def update(call: Call) -> Reply:
 
     return Reply(
         await call.node.schedules.update(
-            call.namespace, call.parameters["schedule_id"], change, _context(call)
+            call.namespace, call.parameters["schedule_id"], change, _context(call, "update")
         )
     )
 
@@ -205,7 +207,9 @@ async def update(call: Call) -> Reply:
 async def delete(call: Call) -> Reply:
     """``DELETE /api/schedules/{schedule_id}``."""
     return Reply(
-        await call.node.schedules.delete(call.namespace, call.parameters["schedule_id"], _context(call))
+        await call.node.schedules.delete(
+            call.namespace, call.parameters["schedule_id"], _context(call, "delete")
+        )
     )
 
 
@@ -213,7 +217,9 @@ async def pause(call: Call) -> Reply:
     """``POST /api/schedules/{schedule_id}/pause``."""
     note = call.fields(Noted).note
     return Reply(
-        await call.node.schedules.pause(call.namespace, call.parameters["schedule_id"], note, _context(call))
+        await call.node.schedules.pause(
+            call.namespace, call.parameters["schedule_id"], note, _context(call, "pause")
+        )
     )
 
 
@@ -221,7 +227,9 @@ async def resume(call: Call) -> Reply:
     """``POST /api/schedules/{schedule_id}/resume``."""
     note = call.fields(Noted).note
     return Reply(
-        await call.node.schedules.resume(call.namespace, call.parameters["schedule_id"], note, _context(call))
+        await call.node.schedules.resume(
+            call.namespace, call.parameters["schedule_id"], note, _context(call, "resume")
+        )
     )
 
 
@@ -229,7 +237,7 @@ async def trigger(call: Call) -> Reply:
     """``POST /api/schedules/{schedule_id}/trigger``."""
     overlap = call.fields(Trigger).overlap_policy
     done = await call.node.schedules.trigger(
-        call.namespace, call.parameters["schedule_id"], overlap, _context(call)
+        call.namespace, call.parameters["schedule_id"], overlap, _context(call, "trigger")
     )
     return Reply(done, 500 if done["outcome"] == "trigger_failed" else 200)
 
@@ -242,7 +250,7 @@ async def backfill(call: Call) -> Reply:
         raise Refused("invalid_time_range", "end_time must be later than start_time.", status=422)
     schedule_id = call.parameters["schedule_id"]
     results = await call.node.schedules.backfill(
-        call.namespace, schedule_id, start_ms, end_ms, body.overlap_policy, _context(call)
+        call.namespace, schedule_id, start_ms, end_ms, body.overlap_policy, _context(call, "backfill")
     )
     return Reply(
         {
@@ -336,31 +344,9 @@ def _limit(text: str | None) -> int:
     return min(number, _MOST_EVENTS) or _DEFAULT_EVENTS
 
 
-def _context(call: Call) -> dict[str, Any]:
-    """Who asked (server-behaviour 2.4), for the schedule's history."""
-    request = call.request
-    return {
-        "caller": {"type": "server", "label": "Standalone Server"},
-        "auth": _auth(call.principal),
-        "request": {
-            "method": request.method,
-            "path": request.raw_path.decode("ascii", "replace"),
-            "request_id": request.header(b"x-request-id"),
-            "correlation_id": request.header(b"x-correlation-id"),
-        },
-        "server": {"namespace": call.namespace},
-    }
-
-
-def _auth(principal: Principal | None) -> dict[str, Any]:
-    if principal is None:
-        return {"status": "not_configured"}
-    return {
-        "status": "not_configured" if principal.method.value == "none" else "authorized",
-        "method": principal.method.value,
-        "role": principal.role.value,
-        "principal": {"subject": principal.subject},
-    }
+def _context(call: Call, command: str) -> dict[str, Any]:
+    """Who asked, for the schedule's history."""
+    return command_context(call, command, schedule_id=call.parameters.get("schedule_id"))
 
 
 # -- showing ------------------------------------------------------------------------------------

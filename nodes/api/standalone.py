@@ -16,6 +16,7 @@ from cluster.workflows.engine import StartRequest
 from cluster.workflows.hosting import HOST_TYPE, ONLY_STEP
 from cluster.workflows.records import RetryPolicy, RunStatus
 from cluster.workflows.visibility import ActivityView, RunView
+from nodes.api.attribution import command_context
 from nodes.api.call import Call
 from nodes.api.fields import LONGEST_SECONDS, Fields, Integer, OptionalText, Seconds, ShortText, Trimmed
 from nodes.api.payloads import read_payload, show_envelope
@@ -89,6 +90,7 @@ async def start(call: Call) -> Reply:
             task_queue=body.task_queue,
             input=payload,
             business_key=body.business_key,
+            context=command_context(call, "start_activity", workflow_id=body.activity_id),
         ),
         hosts=ScheduleActivity(
             activity_type=body.activity_type,

@@ -12,6 +12,7 @@ from cluster.workflows.client_answers import Target
 from cluster.workflows.client_commands import ClientCommand, CommandKind, Scope
 from cluster.workflows.records import Payload, Run
 from nodes.api import update_validations
+from nodes.api.attribution import command_context
 from nodes.api.call import Call
 from nodes.api.fields import Fields, Integer, OptionalText, Trimmed
 from nodes.api.operations import operation_name, read_arguments
@@ -45,9 +46,7 @@ async def signal(call: Call) -> Reply:
     """``POST /api/workflows/{workflow_id}[/runs/{run_id}]/signal/{signal_name}``."""
     name = operation_name(call, "signal_name")
     body = call.fields(_Signal)
-    command = ClientCommand(
-        CommandKind.SIGNAL, _scope(call), name, read_arguments(body.input), request_id=body.request_id
-    )
+    command = _command(call, CommandKind.SIGNAL, body, name=name, input=read_arguments(body.input))
 
     async def known(run: Run) -> None:
         handlers = await call.node.contracts.handlers(
@@ -65,7 +64,7 @@ async def update(call: Call) -> Reply:
     name = operation_name(call, "update_name")
     body = call.fields(_Update, also=_legacy(call.body))
     arguments = read_arguments(body.input)
-    command = ClientCommand(CommandKind.UPDATE, _scope(call), name, arguments, request_id=body.request_id)
+    command = _command(call, CommandKind.UPDATE, body, name=name, input=arguments)
 
     async def known(run: Run) -> None:
         handlers = await call.node.contracts.handlers(
@@ -96,7 +95,7 @@ async def terminate(call: Call) -> Reply:
 
 async def _stop(call: Call, kind: CommandKind) -> Reply:
     body = call.fields(_Stop)
-    command = ClientCommand(kind, _scope(call), reason=body.reason, request_id=body.request_id)
+    command = _command(call, kind, body, reason=body.reason)
     return Reply(_shown(await call.node.engine.command(_target(call), command)))
 
 
@@ -134,16 +133,22 @@ def _over(answer: dict[str, Any], found: dict[str, Any]) -> Reply:
     return Reply(answer | {"result": show_value(result), "result_envelope": show_envelope(result)})
 
 
+def _command(call: Call, kind: CommandKind, body: _Signal | _Stop, **fields: Any) -> ClientCommand:
+    return ClientCommand(
+        kind,
+        Scope.RUN if "run_id" in call.parameters else Scope.INSTANCE,
+        request_id=body.request_id,
+        context=command_context(call, kind.value, workflow_id=call.parameters["workflow_id"]),
+        **fields,
+    )
+
+
 def _shown(answer: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in answer.items() if name != "command_type"}
 
 
 def _legacy(body: dict[str, Any]) -> dict[str, list[str]]:
     return {"wait_policy": ["Use wait_for."]} if "wait_policy" in body else {}
-
-
-def _scope(call: Call) -> Scope:
-    return Scope.RUN if "run_id" in call.parameters else Scope.INSTANCE
 
 
 def _target(call: Call) -> Target:

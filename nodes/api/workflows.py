@@ -19,6 +19,7 @@ from cluster.workflows.engine import StartRequest
 from cluster.workflows.records import RunStatus
 from cluster.workflows.visibility import HistoryPage, RunView
 from nodes.api.attributes import attribute_faults, memo_too_large
+from nodes.api.attribution import command_context
 from nodes.api.call import Call
 from nodes.api.fields import Fields, Integer, OptionalText, Seconds, ShortText, Trimmed
 from nodes.api.payloads import read_payload, show_envelope, show_value
@@ -115,6 +116,7 @@ async def start(call: Call) -> Reply:
             run_timeout_seconds=body.run_timeout_seconds,
             duplicate_policy=body.duplicate_policy,
             marker=body.compatibility or body.build_id or "",
+            context=command_context(call, "start", workflow_id=body.workflow_id),
         )
     )
     info = started.info
@@ -227,6 +229,8 @@ def _event(raw: bytes) -> dict[str, Any]:
         "timestamp": event["recorded_at"],
         "recorded_at": event["recorded_at"],
         "payload": event["payload"],
+        "workflow_task_id": event["workflow_task_id"],
+        "workflow_command_id": event["workflow_command_id"],
     }
 
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from base64 import b64encode
-from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any
 
 import trio
@@ -207,39 +203,6 @@ async def test_waits_end_with_the_node(another_node: OpenNode) -> None:
                 node.history_waits.close()
 
     assert (answers[0].status, answers[0].body["events"]) == (200, [])
-
-
-async def test_the_sdk_verifies_an_export(client: Client, tmp_path: Path) -> None:
-    run_id = await _start(client, business_key="a/\u00fc\u2028", input=["x", {"k": [1, None]}])
-    activity = {"type": "schedule_activity", "activity_type": "a"}
-    await _step(client, activity, {"type": "start_timer", "delay_seconds": 0})
-    await _step(client, DONE)
-    answer = await client.control("GET", f"/api/workflows/w1/runs/{run_id}/history/export")
-    missing = await client.control("GET", "/api/workflows/w1/runs/nothing/history/export")
-    path = tmp_path / "bundle.json"
-    path.write_bytes(answer.raw.body)
-    found = await _verify(path)
-
-    assert answer.status == 200
-    assert "control_plane" not in answer.body
-    assert answer.body["workflow"]["instance_id"] == "w1"
-    assert answer.body["workflow"]["last_history_sequence"] == len(answer.body["history_events"])
-    assert answer.body["timers"][0]["status"] == "fired"
-    assert answer.body["activities"][0]["status"] == "pending"
-    assert found.returncode == 0, found.stdout.decode() + found.stderr.decode()
-    assert (missing.status, missing.body["reason"]) == (404, "run_not_found")
-    changed = json.loads(path.read_text())
-    changed["workflow"]["workflow_type"] = "other"
-    path.write_text(json.dumps(changed))
-    assert (await _verify(path)).returncode != 0
-
-
-async def _verify(bundle: Path) -> CompletedProcess[bytes]:
-    """What the SDK's own command says about a bundle."""
-    command = Path(sys.executable).with_name("durable-workflow-history-bundle-verify")
-    return await trio.run_process(
-        [str(command), str(bundle)], capture_stdout=True, capture_stderr=True, check=False
-    )
 
 
 async def test_debugging_a_run(client: Client) -> None:
