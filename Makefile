@@ -5,10 +5,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PYTEST_WORKERS ?= 2
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint lint-deploy manifests bench clean
 
 help:  ## list the targets
-	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: .venv/.ready-demo  ## run two nodes, kill one under a running workflow, watch it finish
 	@$(BIN)/headrace demo
@@ -22,6 +22,13 @@ lint: .venv/.ready-test .venv/.ready-lint  ## style, types and the import layers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+lint-deploy: .venv/.ready-lint  ## what is under deploy/, by the tools that read it
+	@PYTHON=$(BIN)/python .ci/lint-deploy
+
+manifests: .venv/bin/python  ## make deploy/kubernetes/headrace.yaml anew from the chart
+	@PYTHON=$(BIN)/python .ci/manifests >deploy/kubernetes/headrace.new
+	@mv deploy/kubernetes/headrace.new deploy/kubernetes/headrace.yaml
 
 bench: .venv/.ready-test  ## measure this machine (see docs/benchmarks.md)
 	@.ci/need redis-server

@@ -72,6 +72,7 @@ from nodes.streams.carriers import with_streams
 from nodes.streams.door import StreamDoor
 from nodes.streams.hub import StreamHub
 from nodes.streams.metrics import StreamCollector
+from nodes.upkeep_metrics import UpkeepCollector
 
 log = structlog.get_logger(__name__)
 
@@ -366,6 +367,11 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[str] = trio.
             listener = open_listener(settings.listen_host, settings.listen_port)
             async with open_node(settings, settings.listen) as node, trio.open_nursery() as nursery:
                 metrics = Metrics(node)
+                metrics.registry.register(
+                    UpkeepCollector(
+                        node.store.keys.partitions, node.membership.statistics, node.keeper.counters
+                    )
+                )
                 metrics.registry.register(
                     StreamCollector(node.streams, node.keeper.counters, node.clock, settings.metrics_prefix)
                 )

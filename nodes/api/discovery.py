@@ -209,6 +209,11 @@ async def cluster_info(call: Call) -> Reply:
     )
 
 
+async def live(call: Call) -> Reply:
+    """``GET /api/live``: this process answers, whatever its store does. A probe that restarts asks this."""
+    return Reply({"status": "live", "timestamp": iso_seconds(call.node.clock.now_ms())})
+
+
 async def health(call: Call) -> Reply:
     """``GET /api/health``: whether this process serves and sees its store."""
     ok = await _database(call.node) != "unavailable"

@@ -75,6 +75,7 @@ ROUTES: Final = (
     _public("/metrics", _metrics),
     _public("/openapi.json", _openapi),
     _public("/api/health", discovery.health),
+    _public("/api/live", discovery.live),
     _public("/api/ready", discovery.ready),
     Route(
         "GET",

@@ -39,6 +39,8 @@ async def test_a_cut_node_refuses_and_heals(silent: bool, tmp_path: Path) -> Non
                     for path, status in (("/api/health", "degraded"), ("/api/ready", "not_ready")):
                         answer = await a.client.get(path)
                         assert (answer.status_code, answer.json()["status"]) == (503, status)
+                    # A restart would not bring Redis back.
+                    assert (await a.client.get("/api/live")).status_code == 200
 
                     async def taken_over() -> bool:
                         return await metric(b, "headrace_partitions_owned") == 16

@@ -119,6 +119,7 @@ def _on_run(verb: str, answers: Answers) -> dict[str, Answers]:
 ANSWERS: Final[Mapping[str, Answers]] = {
     "GET /metrics": Answers({200: ()}),
     "GET /openapi.json": _ok("openapi info paths components"),
+    "GET /api/live": Answers({200: ("status", "timestamp")}),
     "GET /api/health": Answers({200: tuple(_CHECKED.split()), 503: tuple(_CHECKED.split())}),
     "GET /api/ready": Answers({200: tuple(_CHECKED.split()), 503: tuple(_CHECKED.split())}),
     "GET /api/cluster/info": _ok(

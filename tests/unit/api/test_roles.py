@@ -87,7 +87,7 @@ def test_a_guarded_route_needs_roles() -> None:
 async def test_public_routes_ask_for_nothing(open_client: OpenClient) -> None:
     client = await open_client(auth_driver="token", auth_token="secret")
 
-    for path in ("/api/health", "/api/ready", "/metrics"):
+    for path in ("/api/live", "/api/health", "/api/ready", "/metrics"):
         assert (await client.send("GET", path)).status == 200
 
 

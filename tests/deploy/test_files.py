@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -13,10 +14,26 @@ import pytest
 import yaml
 from compose_spec import PyOptions
 
-from cluster.settings.names import BY_VARIABLE
+from cluster.settings.names import BY_KEY, BY_VARIABLE
+from cluster.settings.schema import Settings
+from cluster.version import VERSION
+from nodes.node import LEAVE_SECONDS
 
 TOP = Path(__file__).parents[2]
-CHECKED = ("compose.yaml", "deploy/Dockerfile", "deploy/haproxy.cfg", "deploy/valkey.conf", "README.md")
+CHART = TOP / "deploy/helm/headrace"
+CHECKED = (
+    "compose.yaml",
+    "deploy/Dockerfile",
+    "deploy/haproxy.cfg",
+    "deploy/valkey.conf",
+    "deploy/systemd/headrace.service",
+    "deploy/kubernetes/headrace.yaml",
+    "deploy/helm/headrace/values.yaml",
+    "deploy/helm/headrace/templates/deployment.yaml",
+    "deploy/helm/headrace/templates/_names.tpl",
+    "docs/deployment.md",
+    "README.md",
+)
 
 
 @pytest.fixture(scope="module")
@@ -143,3 +160,51 @@ def test_haproxy_accepts_its_configuration() -> None:
     )
     assert checked.returncode == 0, checked.stderr
     assert "WARNING" not in checked.stderr
+
+
+def test_the_chart_is_of_this_release() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (VERSION, VERSION)
+
+
+def test_every_value_of_the_chart_is_known_to_its_schema() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert values.keys() == schema["properties"].keys() - {"global"}
+
+
+@pytest.fixture(scope="module")
+def pod() -> dict[str, Any]:
+    documents = yaml.safe_load_all((TOP / "deploy/kubernetes/headrace.yaml").read_text())
+    (deployment,) = [found for found in documents if found["kind"] == "Deployment"]
+    pod: dict[str, Any] = deployment["spec"]["template"]["spec"]
+    return pod
+
+
+def test_a_pod_may_take_as_long_to_leave_as_its_node(pod: dict[str, Any]) -> None:
+    """What runs on streams gets its time, then partitions and session are given up."""
+    drain = Settings().matching.drain_wait
+    linger = int(pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["terminationGracePeriodSeconds"] >= drain + LEAVE_SECONDS + linger
+
+
+def test_only_a_dead_process_is_restarted(pod: dict[str, Any]) -> None:
+    """A node without Redis is not ready; restarting it would not help."""
+    container = pod["containers"][0]
+    assert container["livenessProbe"]["httpGet"]["path"] == "/api/live"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/api/ready"
+
+
+def test_a_pod_has_no_rights_it_does_not_need(pod: dict[str, Any]) -> None:
+    security = pod["containers"][0]["securityContext"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert security["readOnlyRootFilesystem"] is True
+    assert security["allowPrivilegeEscalation"] is False
+    assert pod["automountServiceAccountToken"] is False
+
+
+def test_tokens_come_from_a_secret_only(pod: dict[str, Any]) -> None:
+    secrets = {name.variable for name in BY_KEY.values() if name.secret}
+    for variable in pod["containers"][0]["env"]:
+        if variable["name"] in secrets - {"REDIS_URL"}:
+            assert set(variable) == {"name", "valueFrom"}
