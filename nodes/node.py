@@ -34,7 +34,7 @@ from cluster.flows.planning import TIMERS as FLOW_TIMERS
 from cluster.flows.planning import Placement
 from cluster.flows.retention import FlowRetention
 from cluster.membership.membership import Membership
-from cluster.membership.sessions import NodeInfo
+from cluster.membership.sessions import NodeInfo, NodeLoad
 from cluster.namespaces import NamespaceStore
 from cluster.queries.broker import QueryBroker
 from cluster.queries.polls import QueryPolls
@@ -196,7 +196,7 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
             address=address,
             started_at=clock.now_ms(),
         )
-        membership = Membership(store, clock, info, keeper.housekeep)
+        membership = Membership(store, clock, info, keeper.housekeep, load=lambda: _load(node))
         streams = StreamHub(
             store,
             clock,
@@ -317,6 +317,18 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
                 with trio.CancelScope(shield=True), trio.move_on_after(longest):
                     await _leave(node)
                 nursery.cancel_scope.cancel()
+
+
+def _load(node: Node) -> NodeLoad:
+    """What the other nodes may show of this one."""
+    streams = node.streams.statistics()
+    return NodeLoad(
+        draining=node.stopping,
+        parked_polls=node.polls.parked + node.query_polls.parked + node.validation_polls.parked,
+        streams=streams.streams,
+        stream_workers=streams.workers,
+        running_steps=streams.running,
+    )
 
 
 async def _leave(node: Node) -> None:

@@ -2,7 +2,7 @@
 
 from cluster.membership.housekeeping import HeldPartition, Housekeep
 from cluster.membership.membership import Membership, MembershipStatistics
-from cluster.membership.sessions import NodeInfo, Session
+from cluster.membership.sessions import NodeInfo, NodeLoad, Session
 from cluster.membership.timing import Timing
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Membership",
     "MembershipStatistics",
     "NodeInfo",
+    "NodeLoad",
     "Session",
     "Timing",
 ]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import structlog
 import trio
 
@@ -22,7 +23,15 @@ from cluster.membership.burials import Burials
 from cluster.membership.fence import Fence, boottime
 from cluster.membership.housekeeping import HeldPartition, Housekeep
 from cluster.membership.partitions import PartitionKeeper, Tenure
-from cluster.membership.sessions import Buried, NodeInfo, Roll, Session, SessionStore, new_incarnation
+from cluster.membership.sessions import (
+    Buried,
+    NodeInfo,
+    NodeLoad,
+    Roll,
+    Session,
+    SessionStore,
+    new_incarnation,
+)
 from cluster.membership.timing import Timing
 
 if TYPE_CHECKING:
@@ -57,7 +66,8 @@ class Membership:
     """Joins the cluster, stays in it, keeps a fair share of partitions, leaves in good order.
 
     ``housekeep`` runs for each held partition until it is cancelled. ``clock`` learns Redis time
-    from the renewals. ``now`` is a clock in seconds that runs through suspends.
+    from the renewals. ``load`` says what this node has to do; everybody may read it. ``now`` is a
+    clock in seconds that runs through suspends.
     """
 
     def __init__(
@@ -67,12 +77,14 @@ class Membership:
         info: NodeInfo,
         housekeep: Housekeep,
         *,
+        load: Callable[[], NodeLoad] = NodeLoad,
         timing: Timing | None = None,
         now: Callable[[], float] = boottime,
     ) -> None:
         self._store = store
         self._clock = clock
         self._info = info
+        self._load = load
         self._timing = timing or Timing()
         self._now = now
         self._sessions = SessionStore(store, self._timing)
@@ -192,7 +204,8 @@ class Membership:
         tenure, sent, sent_local = self._tenure, self._now(), self._clock.local()
         try:
             with trio.fail_after(self._timing.session_ttl / 2):
-                answer = await self._sessions.renew(tenure.incarnation, self._info)
+                info = msgspec.structs.replace(self._info, load=self._load())
+                answer = await self._sessions.renew(tenure.incarnation, info)
         except (StoreError, trio.TooSlowError) as error:
             self._failed += 1
             _log.warning("session_not_renewed", error=str(error) or "no answer in time")

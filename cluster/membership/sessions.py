@@ -18,6 +18,16 @@ OVERLAP_MS: Final = 60_000
 """Burials are asked for again for this long: Redis time may step back a little."""
 
 
+class NodeLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node has to do at the moment; told with every renewal, so it is about a second old."""
+
+    draining: bool = False
+    parked_polls: int = 0
+    streams: int = 0
+    stream_workers: int = 0
+    running_steps: int = 0
+
+
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a node says about itself. ``level`` is what it can write (G2), ``started_at`` in ms."""
 
@@ -26,6 +36,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     level: int = 0
     address: str = ""
     started_at: int = 0
+    load: NodeLoad = NodeLoad()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +133,7 @@ class SessionStore:
             live=tuple(
                 Session(
                     incarnation=live[i].decode(),
-                    info=_info(live[i + 2]),
+                    info=decode_info(live[i + 2]),
                     expires_in=(live[i + 1] - now_ms) / 1000,
                 )
                 for i in range(0, len(live), 3)
@@ -132,7 +143,7 @@ class SessionStore:
         )
 
 
-def _info(text: bytes) -> NodeInfo:
+def decode_info(text: bytes) -> NodeInfo:
     """What another build wrote, as far as this one understands it."""
     try:
         return msgspec.json.decode(text, type=NodeInfo)

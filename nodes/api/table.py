@@ -9,12 +9,14 @@ from nodes.api import (
     admission,
     build_ids,
     care,
+    cluster_views,
     debugging,
     discovery,
     flows,
     namespaces,
     openapi,
     queries,
+    scaling,
     schedules,
     search_attributes,
     standalone,
@@ -59,6 +61,10 @@ def _control(method: str, path: str, roles: frozenset[Role], handler: Handler) -
     return Route(method, f"/api/{path}", Plane.CONTROL, handler, roles)
 
 
+def _cluster(path: str, handler: Handler) -> Route:
+    return Route("GET", f"/api/{path}", Plane.CONTROL, handler, OPERATORS, scoped=False)
+
+
 def _commands(path: str, operation: str, handler: Handler) -> tuple[Route, Route]:
     """A command to a workflow's current run, and the same to a run that is named."""
     return (
@@ -86,6 +92,8 @@ ROUTES: Final = (
         versioned=False,
         scoped=False,
     ),
+    _cluster("nodes", cluster_views.list_nodes),
+    _cluster("partitions", cluster_views.list_partitions),
     _namespaces("GET", "", OPERATORS, namespaces.list_namespaces),
     _namespaces("POST", "", ADMINS, namespaces.create_namespace),
     _namespaces("GET", "/{namespace}", OPERATORS, namespaces.describe_namespace),
@@ -148,6 +156,8 @@ ROUTES: Final = (
     _control("GET", "task-queues", OPERATORS, task_queues.list_task_queues),
     _control("GET", "task-queues/{task_queue}", OPERATORS, task_queues.describe_task_queue),
     _control("GET", "task-queues/{task_queue}/why", OPERATORS, task_queues.why),
+    _control("GET", "scaling", OPERATORS, scaling.scaling),
+    _control("GET", "scaling/{task_queue}", OPERATORS, scaling.scaling_of_queue),
     _control("GET", "admission/limits", OPERATORS, admission.list_limits),
     _control("GET", "admission/limits/{task_queue}", OPERATORS, admission.show_limits),
     _control("PUT", "admission/limits/{task_queue}", ADMINS, admission.set_limits),

@@ -30,7 +30,7 @@ if redis.call('ZSCORE', DEAD, me) then
 end
 
 local arrived = redis.call('ZADD', ALIVE, text(now + ttl), me) == 1
-redis.call('HSETNX', INFO, me, ARGV[2])
+redis.call('HSET', INFO, me, ARGV[2])
 redis.call('HDEL', SUSPECT, me)
 redis.call('PEXPIRE', ALIVE, memory)
 redis.call('PEXPIRE', INFO, memory)

@@ -58,6 +58,10 @@ _FLOW_VIEW = "flow_id flow_type namespace run_id run_number status started_at cl
 _STARTED = "workflow_id run_id workflow_type namespace status business_key payload_codec outcome"
 _LIMITS = "namespace task_queue version runtime effective"
 _CHECKED = "status timestamp checks"
+_SCALING: Final = (
+    "namespace task_queue backlog oldest_age_seconds slots_in_use registered_slots active_workers "
+    "desired_workers"
+)
 
 
 def _signal() -> Answers:
@@ -126,6 +130,8 @@ ANSWERS: Final[Mapping[str, Answers]] = {
         "server_id version default_namespace capabilities limits client_compatibility "
         "auth_composition_contract control_plane worker_protocol"
     ),
+    "GET /api/nodes": _ok("generated_at answered_by nodes"),
+    "GET /api/partitions": _ok("generated_at partition_count unowned_count partitions"),
     "GET /api/namespaces": _ok("namespaces"),
     "POST /api/namespaces": _ok(f"{_NAMESPACE} created_at", 201, refused={409: "namespace_already_exists"}),
     "GET /api/namespaces/{namespace}": _ok(
@@ -221,6 +227,8 @@ ANSWERS: Final[Mapping[str, Answers]] = {
     "POST /api/task-queues/{task_queue}/build-ids/resume": _ok(
         "namespace task_queue build_id drain_intent drained_at"
     ),
+    "GET /api/scaling": _ok("namespace generated_at total task_queues"),
+    "GET /api/scaling/{task_queue}": _ok(_SCALING),
     "GET /api/admission/limits": _ok("namespace version limits"),
     "GET /api/admission/limits/{task_queue}": _ok(_LIMITS),
     "PUT /api/admission/limits/{task_queue}": _ok(_LIMITS),
