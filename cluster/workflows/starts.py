@@ -38,7 +38,7 @@ class StartRequest:
     duplicate_policy: str | None = None
     marker: str = ""
     """The build whose workers alone may take the run's tasks; "" for any."""
-    context: Mapping[str, Any] | None = None
+    context: Mapping[str, Any] | None = field(default=None, compare=False)
     """Who asks (server-behaviour 2.4); None: the server itself."""
 
 

@@ -533,6 +533,8 @@ async def test_history(client: Client) -> None:
             "timestamp": "2027-01-15T08:00:00.123456Z",
             "recorded_at": "2027-01-15T08:00:00.123456Z",
             "payload": {"n": 1},
+            "workflow_task_id": None,
+            "workflow_command_id": None,
         }
     ]
     assert answer.body["next_page_token"] is None
