@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from cluster.errors import ConditionFailed
+from cluster.errors import ConditionFailed, Refused
 from cluster.ids import AttemptId, TaskId, TaskKind, parse_attempt_id, parse_task_id, partition_of_task
 from cluster.store.transaction import Transaction
 from cluster.times import iso_us
@@ -84,6 +84,7 @@ class ActivityAnswers(Decider):
                 task_id=task_id,
                 fields=(item_field("a", task.index),),
                 ends=task_id,
+                attempt=str(attempt),
             )
         )
         if ended is not None and ended.worker_session is not None:
@@ -96,7 +97,11 @@ class ActivityAnswers(Decider):
         self, namespace: str, task_id: str, attempt_id: str, owner: str, progress: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Renew an attempt's lease and heartbeat deadline; says whether to carry on (5.8)."""
-        task, attempt = self._activity_task(task_id, attempt_id)
+        try:
+            task, attempt = self._activity_task(task_id, attempt_id)
+        except Refused:
+            # Heartbeats know one answer to what never was.
+            raise guards.attempt_not_found(task_id, attempt_id) from None
         for _ in range(ATTEMPTS):
             snapshot = await load(
                 self._store, task.run_id, task_id=task_id, fields=(item_field("a", task.index),)

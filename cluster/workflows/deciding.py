@@ -50,6 +50,8 @@ class Step:
     answer: str = ""
     """The kept answer to a client to read along; such a run is always read anew."""
     ends: str = ""
+    attempt: int | str | None = None
+    """The attempt that the worker named: an unknown run is refused in the words for an unknown task."""
     orphan: Callable[[], Awaitable[object]] | None = None
     """What to do when the run is gone; None: refuse."""
     moot: str = ""
@@ -98,7 +100,7 @@ class Decider:
                 )
             if snapshot is None:
                 if step.orphan is None:
-                    raise guards.task_not_found(step.ends)
+                    raise guards.task_not_found(step.ends, step.attempt)
                 await step.orphan()
                 return {}
             try:

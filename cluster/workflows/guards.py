@@ -114,8 +114,10 @@ def activity_heartbeat(
     """The answer to a heartbeat as far as it can be known before the lease is renewed.
 
     ``can_continue`` says whether the lease may be renewed, else ``reason`` says why not. Raises
-    Refused only for what never was: task_not_found, attempt_not_found, task_mismatch.
+    Refused only for what never was: attempt_not_found, task_mismatch.
     """
+    if run.info.namespace != namespace or task.index >= run.state.next_step:
+        raise attempt_not_found(str(task), str(attempt))
     sent = _identify(run, task, attempt, namespace)
     state = run.state
     held = lease.state == LEASED

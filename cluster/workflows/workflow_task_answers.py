@@ -50,6 +50,7 @@ class WorkflowTaskAnswers(Decider):
                 fields=answered_updates(commands),
                 whole=ends_run(commands) or cancels_operations(commands),
                 ends=task_id,
+                attempt=attempt,
             )
         )
 
@@ -73,6 +74,7 @@ class WorkflowTaskAnswers(Decider):
                 decide,
                 lambda tx, _: self._expect_owned(tx, task_id, owner, attempt),
                 ends=task_id,
+                attempt=attempt,
             )
         )
 
