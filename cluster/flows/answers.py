@@ -20,7 +20,7 @@ from cluster.flows.records import (
     Phase,
     StepState,
 )
-from cluster.flows.retry import retry_delay_ms
+from cluster.flows.retry import retry_delay_ms, return_pause_ms
 from cluster.flows.wire import (
     DecisionFields,
     ExecuteOutput,
@@ -123,7 +123,9 @@ def return_step(view: View, attempt: Attempt, excluded: str, now_ms: int, limits
         decision = Decision(view, now_ms, limits)
         decision.cancel_step(step)
         return decision.changes()
-    back = ReturnTask(step.k, attempt.attempt, attempt.delivery, excluded)
+    pause_ms = return_pause_ms(attempt.delivery + 1)
+    due_ms = now_ms + pause_ms if pause_ms else 0
+    back = ReturnTask(step.k, attempt.attempt, attempt.delivery, excluded, due_ms)
     return Changes(view.run.state, effects=[back])
 
 
@@ -165,7 +167,7 @@ def _timed_out(decision: Decision, step: StepState, limits: FlowLimits) -> Chang
         TimeoutKind.METHOD: f"The method did not end within {options.timeout_ms} ms.",
         TimeoutKind.HEARTBEAT: f"There was no heartbeat for {options.heartbeat_ms} ms.",
     }[kind]
-    decision.effects.append(DropTask(step.k))
+    decision.effects.append(DropTask(step.k, told=True))
     failure = Failure(message=text, type=kind.value)
     details = {"worker_id": task.owner, "delivery": task.delivery}
     _fail(decision, step, failure, StepEvent.TIMED_OUT, task.leased_at_ms, task.checkpoint, details)

@@ -71,7 +71,18 @@ class ReadyStep:
 
 @dataclass(frozen=True, slots=True)
 class DropTask:
-    """End the task of execution ``k`` (leased, ready or absent)."""
+    """End the task of execution ``k`` (leased, ready or absent).
+
+    ``told``: nobody waits for its result any more, so whoever runs it is told to stop.
+    """
+
+    k: int
+    told: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AskToStop:
+    """Tell whoever runs the task of ``k`` that the flow is being stopped; it may still answer."""
 
     k: int
 
@@ -80,13 +91,15 @@ class DropTask:
 class ReturnTask:
     """Make the leased task of ``k`` ready again: same attempt, next delivery.
 
-    ``excluded`` is a worker that must not get it again, "" when anyone may.
+    ``excluded`` is a worker that must not get it again, "" when anyone may. Nobody gets it before
+    ``due_ms``; 0: at once.
     """
 
     k: int
     attempt: int
     delivery: int
     excluded: str = ""
+    due_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +140,7 @@ class Forget:
     channel: str
 
 
-Effect = ReadyStep | DropTask | ReturnTask | Arm | Disarm | Append | Take | Forget
+Effect = ReadyStep | DropTask | AskToStop | ReturnTask | Arm | Disarm | Append | Take | Forget
 
 
 def stored_size(effects: Iterable[Effect]) -> int:

@@ -209,7 +209,8 @@ class Decision:
 
     def cancel_step(self, step: StepState) -> None:
         """End an execution whose result nobody wants any more."""
-        self.effects.append(DropTask(step.k) if step.phase is Phase.READY else Disarm(step_timer(step.k)))
+        ready = step.phase is Phase.READY
+        self.effects.append(DropTask(step.k, told=True) if ready else Disarm(step_timer(step.k)))
         self.record(StepEvent.CANCELED, step)
         self.end_step(step)
 
@@ -315,13 +316,14 @@ class Decision:
         """End the run; everything open is dropped. Raises LimitReached for a large result."""
         self._payload(result)
         stored = self.view.run.state
+        answered = {e.k for e in self.effects if isinstance(e, DropTask) and not e.told}
         self.effects = []
         if self.info.deadline_ms:
             self.effects.append(Disarm(FLOW_TIMER))
         if stored.stop is not None:
             self.effects.append(Disarm(STOP_TIMER))
         for k in stored.open:
-            self.effects += [DropTask(k), Disarm(step_timer(k))]
+            self.effects += [DropTask(k, told=k not in answered), Disarm(step_timer(k))]
         holders = {holder for holder in stored.locks.values() if holder.startswith("r")}
         self.effects += [Disarm(lock_timer(holder[1:])) for holder in sorted(holders)]
         self.effects += [Forget(channel) for channel in stored.channels]

@@ -15,8 +15,9 @@ from cluster.flows.answers import FLOW_CLOSED, STALE, Attempt
 from cluster.flows.changes import Changes, View
 from cluster.flows.deciding import Done, FlowDecider, Job, run_not_found
 from cluster.flows.decision import StepEvent, step_timer
-from cluster.flows.planning import expect_method, timer_name
+from cluster.flows.planning import expect_method, give_back, timer_name
 from cluster.flows.records import Method, Phase
+from cluster.flows.retry import return_pause_ms
 from cluster.flows.storage import Wants, load, step_task_id
 from cluster.flows.wire import Failure, read_failure
 from cluster.ids import TaskKind, parse_task_id, partition_of_run
@@ -135,21 +136,23 @@ class Finishing(FlowDecider):
                 key = self._store.keys.task(tx.partition, result.task_id)
                 tx.expect_equal(key, "ss", result.session)
 
-        def give_back(tx: Transaction) -> None:
+        def returned(tx: Transaction) -> None:
             expect(tx)
             expect_method(tx, self._store.keys, result.task_id, method)
             tx.expect_unset(self._store.keys.run(tx.partition, task.run_id), "c")
-            tx.requeue(result.task_id, result.attempt, result.delivery + 1, encode(excluded))
+            pause_ms = return_pause_ms(result.delivery + 1)
+            due_ms = self._clock.now_ms() + pause_ms if pause_ms else 0
+            give_back(tx, result.task_id, result.attempt, result.delivery, encode(excluded), due_ms)
             tx.frees = True
 
-        returned = result.kind in (ResultKind.RETURNED, ResultKind.DECLINED)
+        did_not_run = result.kind in (ResultKind.RETURNED, ResultKind.DECLINED)
         return Job(
             task.run_id,
             decide,
             expect,
             task=task.index,
             fresh=result.kind is not ResultKind.COMPLETED,
-            outright=give_back if returned else None,
+            outright=returned if did_not_run else None,
         )
 
     def _complete(

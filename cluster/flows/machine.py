@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from typing import Any
 
 from msgspec import Raw
 
@@ -37,9 +38,9 @@ from cluster.flows.answers import (
     return_step,
     step_due,
 )
-from cluster.flows.changes import Arm, Changes, Disarm, NotLoaded, View
+from cluster.flows.changes import Arm, AskToStop, Changes, Disarm, NotLoaded, View
 from cluster.flows.decision import FLOW_TIMER, STOP_TIMER, Decision, lock_timer
-from cluster.flows.limits import FlowLimits
+from cluster.flows.limits import FlowLimits, at_most
 from cluster.flows.records import (
     FlowInfo,
     FlowRun,
@@ -47,9 +48,11 @@ from cluster.flows.records import (
     FlowStatus,
     StepOptions,
     Stop,
+    TimeoutHandler,
     TimeoutPolicy,
 )
 from cluster.flows.wire import Publication, RpcOutput
+from cluster.workflows.limits import LimitReached
 
 __all__ = [
     "StopType",
@@ -95,6 +98,8 @@ def start(
     run = FlowRun(info=info, state=FlowState())
     decision = Decision(View(run), info.started_at_ms, limits)
     decision.write(attributes)
+    if info.timeout_handler is not None:
+        at_most("payload_size", len(info.timeout_handler.input), limits.payload_size)
     if info.deadline_ms:
         decision.effects.append(Arm(FLOW_TIMER, info.deadline_ms))
     decision.open_step(info.start_step, payload, options)
@@ -143,25 +148,48 @@ def settle_stop(view: View, now_ms: int, limits: FlowLimits) -> Changes:
     decision.effects.append(Disarm(STOP_TIMER))
     view.need(view.run.state.open)
     for k in view.run.state.open:
-        if k not in view.handed_out:
-            step = decision.step(k)
-            if step is not None:
-                decision.cancel_step(step)
+        step = decision.step(k)
+        if k in view.handed_out:
+            decision.effects.append(AskToStop(k))
+        elif step is not None:
+            decision.cancel_step(step)
     return decision.changes()
 
 
 def flow_due(view: View, now_ms: int, limits: FlowLimits) -> Changes:
     """The flow's deadline came."""
     info, state = view.run.info, view.run.state
-    if state.status.closed or state.stop is not None or not info.deadline_ms:
+    if state.status.closed or state.stop is not None or state.timed_out or not info.deadline_ms:
         return Changes(state)
     decision = Decision(view, now_ms, limits)
     if info.deadline_ms > now_ms:
         return Changes(state, effects=[Arm(FLOW_TIMER, info.deadline_ms)])
     text = "The flow did not end within its timeout."
+    failure = {"message": text, "type": "FlowTimeout"}
     if info.timeout_policy is TimeoutPolicy.CANCEL:
         return stop(view, StopType.CANCEL, "timeout", True, now_ms, limits)
-    decision.close(FlowStatus.FAILED, "timeout", failure={"message": text, "type": "FlowTimeout"})
+    if info.timeout_policy is TimeoutPolicy.HANDLER and info.timeout_handler is not None:
+        try:
+            return _begin_timeout_handler(view, info.timeout_handler, failure, now_ms, limits)
+        except LimitReached:
+            pass  # there is no room for one more step type
+    decision.close(FlowStatus.FAILED, "timeout", failure=failure)
+    return decision.changes()
+
+
+def _begin_timeout_handler(
+    view: View, handler: TimeoutHandler, failure: dict[str, Any], now_ms: int, limits: FlowLimits
+) -> Changes:
+    """Cancel what is open and open the handler's step. Raises LimitReached, NotLoaded."""
+    decision = Decision(view, now_ms, limits)
+    view.need(view.run.state.open)
+    for k in view.run.state.open:
+        step = decision.step(k)
+        if step is not None:
+            decision.cancel_step(step)
+    decision.effects.append(Disarm(FLOW_TIMER))
+    decision.set(timed_out=True)
+    decision.open_step(handler.step_type, handler.input, handler.options, failure=failure)
     return decision.changes()
 
 

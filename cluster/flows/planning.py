@@ -11,6 +11,7 @@ import orjson
 from cluster.flows.changes import (
     Append,
     Arm,
+    AskToStop,
     Changes,
     Disarm,
     DropTask,
@@ -33,6 +34,8 @@ TIMERS: Final = "flow"
 DROPS_AT_ONCE: Final = 50
 """Tasks a closing commit drops itself; the rest goes to the partition's chunked work (F2)."""
 LEASE_MARGIN_MS: Final = 5_000
+RETURNED: Final = "returned"
+"""Marker behind which attempts stand aside that came back again and again."""
 _CHUNK: Final = 500
 
 
@@ -104,11 +107,13 @@ def _apply_effects(
                 ready_step(tx, keys, info, step, changes.state.last_worker, placement)
             case DropTask(k) if changes.closes and dropped >= DROPS_AT_ONCE:
                 later.append(step_task_id(info.run_id, k))
-            case DropTask(k):
+            case DropTask(k, told):
                 dropped += 1
-                tx.drop(step_task_id(info.run_id, k))
-            case ReturnTask(k, attempt, delivery, excluded):
-                tx.requeue(step_task_id(info.run_id, k), attempt, delivery + 1, encode(excluded))
+                tx.drop(step_task_id(info.run_id, k), tell=told)
+            case AskToStop(k):
+                tx.ask_to_stop(step_task_id(info.run_id, k))
+            case ReturnTask(k, attempt, delivery, excluded, due_ms):
+                give_back(tx, step_task_id(info.run_id, k), attempt, delivery, encode(excluded), due_ms)
             case Arm(name, due_ms):
                 tx.arm(timer_name(info.run_id, name), due_ms)
             case Disarm(name) if not changes.closes:
@@ -126,6 +131,17 @@ def _apply_effects(
     for start in range(0, len(later), DROPS_AT_ONCE):
         chunk = orjson.dumps({"drop": later[start : start + DROPS_AT_ONCE]})
         tx.redis("RPUSH", keys.work(tx.partition), chunk)
+
+
+def give_back(tx: Transaction, task_id: str, attempt: int, delivery: int, excluded: str, due_ms: int) -> None:
+    """Make a leased task ready again at its old place, as the next delivery of the same attempt.
+
+    ``excluded`` is an encoded worker id. With ``due_ms`` it stands aside until then.
+    """
+    if due_ms:
+        tx.set_aside(task_id, attempt, delivery + 1, RETURNED, due_ms, excluding=excluded)
+    else:
+        tx.requeue(task_id, attempt, delivery + 1, excluded)
 
 
 def ready_step(

@@ -82,6 +82,8 @@ class TimeoutPolicy(StrEnum):
 
     FAIL = "fail"
     CANCEL = "cancel"
+    HANDLER = "handler"
+    """Whatever is open is cancelled, and a step follows that decides how the flow ends; once."""
 
 
 class MethodOptions(Record, frozen=True, kw_only=True):
@@ -168,6 +170,14 @@ class StepState(Record, frozen=True, kw_only=True):
         return f"{self.step_type}-{self.number}"
 
 
+class TimeoutHandler(Record, frozen=True, kw_only=True):
+    """The step that follows the timeout of a flow."""
+
+    step_type: str
+    input: bytes = b"null"
+    options: StepOptions = StepOptions()
+
+
 class FlowInfo(Record, frozen=True, kw_only=True):
     """Facts fixed at the start of a run."""
 
@@ -181,6 +191,7 @@ class FlowInfo(Record, frozen=True, kw_only=True):
     started_at_ms: int
     deadline_ms: int = 0
     timeout_policy: TimeoutPolicy = TimeoutPolicy.FAIL
+    timeout_handler: TimeoutHandler | None = None
 
 
 class Stop(Record, frozen=True, kw_only=True):
@@ -212,6 +223,8 @@ class FlowState(Record, frozen=True, kw_only=True):
     """Attribute -> who holds its lock: ``s<k>`` or ``r<rpc>``."""
     channels: dict[str, int] = {}
     """Messages that wait in each channel."""
+    timed_out: bool = False
+    """The timeout handler was begun; it never is again."""
     last_worker: str = ""
     last_progress_at_ms: int = 0
     history_length: int = 0

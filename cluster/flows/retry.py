@@ -1,9 +1,16 @@
-"""When an attempt of a step that failed is tried again."""
+"""When an attempt of a step that failed is tried again, and one that did not run is handed out again."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from cluster.flows.records import MethodOptions, StepState
 from cluster.flows.wire import Failure
+
+RETURNS_AT_ONCE: Final = 5
+"""So often an attempt that did not run is handed out again without a pause."""
+SHORTEST_PAUSE_MS: Final = 100
+LONGEST_PAUSE_MS: Final = 10_000
 
 
 def retry_delay_ms(step: StepState, failure: Failure, now_ms: int) -> int | None:
@@ -32,3 +39,16 @@ def _backoff_ms(policy: MethodOptions, attempt: int) -> int:
         if pause >= policy.longest_ms or policy.coefficient == 1:
             break
     return min(int(pause), policy.longest_ms)
+
+
+def return_pause_ms(delivery: int) -> int:
+    """The pause before an attempt is handed out as number ``delivery``, counted from 0.
+
+    Returns use up no attempt, so nothing else bounds how often an attempt goes round; whoever returns
+    everything must not keep the cluster busy (pull-dispatch D-11). The pause doubles with each round
+    and never becomes a failure.
+    """
+    rounds = delivery - RETURNS_AT_ONCE - 1
+    if rounds < 0:
+        return 0
+    return min(SHORTEST_PAUSE_MS << min(rounds, 10), LONGEST_PAUSE_MS)

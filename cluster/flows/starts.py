@@ -14,7 +14,15 @@ from cluster.flows import machine
 from cluster.flows.changes import View
 from cluster.flows.deciding import FlowDecider
 from cluster.flows.planning import plan
-from cluster.flows.records import FlowInfo, FlowRun, FlowState, FlowStatus, StepOptions, TimeoutPolicy
+from cluster.flows.records import (
+    FlowInfo,
+    FlowRun,
+    FlowState,
+    FlowStatus,
+    StepOptions,
+    TimeoutHandler,
+    TimeoutPolicy,
+)
 from cluster.flows.storage import Picture, Wants, encode_record, load
 from cluster.ids import new_run_id, partition_of_flow
 from cluster.store.transaction import Transaction, TransactionTooLarge
@@ -58,6 +66,7 @@ class StartFlow:
     attributes: Mapping[str, Raw] = field(default_factory=dict)
     timeout_ms: int = 0
     timeout_policy: TimeoutPolicy = TimeoutPolicy.FAIL
+    timeout_handler: TimeoutHandler | None = None
     id_reuse: IdReuse = IdReuse.IF_NOT_RUNNING
     request_id: str | None = None
     ignore_already_started: bool = False
@@ -123,6 +132,7 @@ class Starts(FlowDecider):
             started_at_ms=now_ms,
             deadline_ms=now_ms + request.timeout_ms if request.timeout_ms else 0,
             timeout_policy=request.timeout_policy,
+            timeout_handler=request.timeout_handler,
         )
         changes = machine.start(info, request.input, request.options, request.attributes, self._limits)
         tx = self._transaction(partition, run_id)

@@ -182,6 +182,7 @@ class Failure(msgspec.Struct, frozen=True):
 Output = TypeVar("Output", WaitOutput, ExecuteOutput, RpcOutput)
 
 _options = msgspec.json.Decoder(OptionFields)
+_step = msgspec.json.Decoder(NextStep)
 
 
 def read_output(kind: type[Output], output: bytes | dict[str, Any] | None) -> Output:
@@ -213,6 +214,14 @@ def read_options(options: object) -> StepOptions:
     """Step options as a client sent them. Raises ValueError with a text that names the member."""
     try:
         return _options.decode(orjson.dumps(options if options is not None else {})).read()
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from None
+
+
+def read_step(step: object) -> NextStep:
+    """A step as a client sent it: type, input and options. Raises ValueError naming the member."""
+    try:
+        return _step.decode(orjson.dumps(step))
     except msgspec.DecodeError as error:
         raise ValueError(str(error)) from None
 

@@ -390,6 +390,10 @@ class Keys:
         """Talk between nodes about RPCs; message JSON."""
         return f"{self.prefix}:rpc:{session}"
 
+    def cancel_channel(self, session: str) -> str:
+        """Attempts on streams of ``session`` are not wanted any more; message ``<attempt id> <reason>``."""
+        return f"{self.prefix}:cancel:{session}"
+
     def events_channel(self, run_id: str) -> str:
         """A watched run changed; the message is empty."""
         return f"{self.prefix}:events:{run_id}"

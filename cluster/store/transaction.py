@@ -207,16 +207,28 @@ class Transaction:
         """
         self.operations.append(["@requeue", task_id, str(attempt), str(delivery), excluding])
 
-    def set_aside(self, task_id: str, attempt: int, delivery: int, marker: str, until_ms: int) -> None:
+    def set_aside(
+        self, task_id: str, attempt: int, delivery: int, marker: str, until_ms: int, excluding: str = ""
+    ) -> None:
         """End the lease of a task; it is ready again behind ``marker`` (encoded), put before its own.
 
         At ``until_ms`` it returns to its own queue. The lease must be a condition of the transaction.
+        ``excluding`` is a worker id (encoded) that does not get this task again.
         """
-        self.operations.append(["@aside", task_id, str(attempt), str(delivery), marker, str(until_ms)])
+        self.operations.append(
+            ["@aside", task_id, str(attempt), str(delivery), marker, str(until_ms), excluding]
+        )
 
-    def drop(self, task_id: str) -> None:
-        """End a task in any state: lease, queue entry, head, timer and record go. No-op if absent."""
-        self.operations.append(["@drop", task_id])
+    def drop(self, task_id: str, *, tell: bool = False) -> None:
+        """End a task in any state: lease, queue entry, head, timer and record go. No-op if absent.
+
+        ``tell``: the node on whose stream it runs hears that it is over.
+        """
+        self.operations.append(["@drop", task_id, "1" if tell else ""])
+
+    def ask_to_stop(self, task_id: str) -> None:
+        """Tell the node on whose stream the task runs, if it does, that it is to be cancelled."""
+        self.operations.append(["@ask", task_id])
 
     def extend(self, task_id: str, lease_ms: int) -> None:
         """Renew a lease to now + ``lease_ms`` and re-arm the task's timer."""

@@ -116,7 +116,7 @@ class DueWork:
         tx = Transaction(partition, frees=True)
         job = orjson.loads(item)
         for task_id in job.get("drop", ()):
-            tx.drop(task_id)
+            tx.drop(task_id, tell=True)
         failed = self.failures
         async with trio.open_nursery() as nursery:
             limit = trio.CapacityLimiter(PARALLEL)

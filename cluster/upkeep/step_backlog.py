@@ -79,7 +79,8 @@ class StepBacklog:
         """Non-empty queues that no connected worker can serve; a queue in several partitions is one."""
         reasons: dict[str, Unserved] = {}
         for found in self.partitions.values():
-            reasons.update(found.unserved)
+            # What stands aside after it came back again and again belongs to the same queue.
+            reasons |= {_without_marker(queue): reason for queue, reason in found.unserved.items()}
         return {reason: list(reasons.values()).count(reason) for reason in Unserved}
 
     async def housekeep(self, held: HeldPartition) -> None:
@@ -121,6 +122,11 @@ class StepBacklog:
             if cursor == b"0":
                 break
         self.partitions[partition] = found
+
+
+def _without_marker(queue: str) -> str:
+    kind, namespace, flow_type, _, type_part = queue.split(":")
+    return f"{kind}:{namespace}:{flow_type}:{type_part}"
 
 
 def _unserved(queue: str, served: list[ServedTypes]) -> Unserved | None:

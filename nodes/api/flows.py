@@ -13,9 +13,18 @@ from cluster.errors import ValidationFailed
 from cluster.flows.clients import FlowView
 from cluster.flows.engine import IdReuse, StartFlow
 from cluster.flows.machine import StopType
-from cluster.flows.records import FlowRun, FlowStatus, Phase, StepOptions, StepState, Task, TimeoutPolicy
+from cluster.flows.records import (
+    FlowRun,
+    FlowStatus,
+    Phase,
+    StepOptions,
+    StepState,
+    Task,
+    TimeoutHandler,
+    TimeoutPolicy,
+)
 from cluster.flows.starts import STARTED
-from cluster.flows.wire import NAME_LENGTH, Publication, read_options
+from cluster.flows.wire import NAME_LENGTH, Publication, read_options, read_step
 from cluster.times import iso_ms
 from nodes.api.call import Call
 from nodes.api.fields import Fields, Integer, OptionalText, Seconds, Trimmed
@@ -37,7 +46,8 @@ class _Start(Fields):
     input: Any = None
     step_options: dict[str, Any] | None = None
     timeout_seconds: Seconds = None
-    timeout_policy: Annotated[str | None, Trimmed] = None
+    timeout_policy: Annotated[TimeoutPolicy | None, Trimmed] = None
+    timeout_handler: dict[str, Any] | None = None
     id_reuse_policy: Annotated[IdReuse | None, Trimmed] = None
     request_id: OptionalText = None
     ignore_already_started: bool = False
@@ -80,6 +90,8 @@ class _Rpc(Fields):
 async def start(call: Call) -> Reply:
     """``POST /api/flows``."""
     body = call.fields(_Start)
+    handler = _timeout_handler(body)
+    policy = TimeoutPolicy.FAIL if handler is None else TimeoutPolicy.HANDLER
     started = await call.node.flows.start(
         StartFlow(
             namespace=call.namespace,
@@ -90,7 +102,8 @@ async def start(call: Call) -> Reply:
             options=_options(body.step_options),
             attributes={name: Raw(orjson.dumps(v)) for name, v in (body.attributes or {}).items()},
             timeout_ms=(body.timeout_seconds or 0) * 1000,
-            timeout_policy=_timeout_policy(body.timeout_policy or TimeoutPolicy.FAIL),
+            timeout_policy=body.timeout_policy or policy,
+            timeout_handler=handler,
             id_reuse=body.id_reuse_policy or IdReuse.IF_NOT_RUNNING,
             request_id=body.request_id,
             ignore_already_started=body.ignore_already_started,
@@ -217,14 +230,25 @@ def _options(options: Mapping[str, Any] | None) -> StepOptions:
         raise ValidationFailed({"step_options": [str(error)]}) from None
 
 
-def _timeout_policy(text: str) -> TimeoutPolicy:
-    if text.lower() == "handler":
-        problem = "Timeout handlers are not supported; use fail or cancel."
-        raise ValidationFailed({"timeout_policy": [problem]})
+def _timeout_handler(body: _Start) -> TimeoutHandler | None:
+    """The step that follows a timeout; policy and handler must agree."""
+    wanted = body.timeout_policy is TimeoutPolicy.HANDLER
+    if body.timeout_handler is None:
+        if wanted:
+            raise ValidationFailed(
+                {"timeout_handler": ["The timeout_policy handler needs a timeout_handler."]}
+            )
+        return None
+    if body.timeout_policy is not None and not wanted:
+        problem = "A timeout_handler goes with the timeout_policy handler only."
+        raise ValidationFailed({"timeout_handler": [problem]})
+    if not body.timeout_seconds:
+        raise ValidationFailed({"timeout_handler": ["A timeout_handler needs timeout_seconds."]})
     try:
-        return TimeoutPolicy(text.lower())
-    except ValueError:
-        raise ValidationFailed({"timeout_policy": ["The timeout_policy is fail or cancel."]}) from None
+        step = read_step(body.timeout_handler)
+    except ValueError as error:
+        raise ValidationFailed({"timeout_handler": [str(error)]}) from None
+    return TimeoutHandler(step_type=step.step_type, input=bytes(step.input), options=step.options.read())
 
 
 def _summary(run: FlowRun) -> dict[str, Any]:
@@ -265,6 +289,8 @@ def _description(view: FlowView) -> dict[str, Any]:
             "request_id": info.request_id,
             "timeout_at": iso_ms(info.deadline_ms) if info.deadline_ms else None,
             "timeout_policy": info.timeout_policy.value if info.deadline_ms else None,
+            "timeout_handler": info.timeout_handler.step_type if info.timeout_handler else None,
+            "timed_out": state.timed_out,
             "last_progress_at": iso_ms(state.last_progress_at_ms),
             "last_worker_id": state.last_worker or None,
             "attributes": {name: orjson.Fragment(value) for name, value in view.run.attributes.items()},

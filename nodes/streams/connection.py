@@ -234,7 +234,7 @@ class Connection:
     def _beat(self, number: int, checkpoint: bytes | None) -> None:
         opened = self._open.get(number)
         if opened is not None and opened.step is not None:
-            self._hub.beat(self, opened.step, checkpoint)
+            self._hub.beat(opened.step, checkpoint)
 
     def _task_ended(self, event: TaskEnded) -> None:
         opened = self._open.get(event.slot)

@@ -1,8 +1,7 @@
 """All streams of one node: who is connected, within which limits, and what runs here.
 
 The hub owns the parts of the stream plane. Connections report to it; the matcher finds work for the
-slots it registers; results go to the flow engine; the audit compares what runs here with what the
-store says this session has handed out.
+slots it registers; results go to the flow engine.
 """
 
 from __future__ import annotations
@@ -28,8 +27,10 @@ from cluster.queues.slots import Slot, SlotMatcher
 from cluster.queues.stream_workers import StreamWorker
 from cluster.settings.schema import MatchingSettings
 from cluster.store.store import Store
-from cluster.upkeep.orphans import Orphan, Orphanage, find_orphans
+from cluster.upkeep.orphans import Orphan, Orphanage
 from cluster.upkeep.step_backlog import StepBacklog
+from nodes.streams.audit import Audit
+from nodes.streams.cancels import Cancels
 from nodes.streams.codec import ProtocolError
 from nodes.streams.connection import Connection
 from nodes.streams.core import Phase
@@ -45,7 +46,6 @@ STREAM_HOLD_SECONDS: Final = 30.0
 UNSENT_BYTES: Final = 8 * 1024 * 1024
 SEND_SECONDS: Final = 30.0
 FLUSH_SECONDS: Final = 5.0
-AUDIT_SECONDS: Final = 5.0
 SILENT_PINGS: Final = 2
 SUMMARY_SECONDS: Final = 1.0
 """How soon others learn what this node's workers serve."""
@@ -119,10 +119,21 @@ class StreamHub:
             session=self.session,
             may_act=membership.may_act,
             give_back=self._give_back,
-            unsure=self._audit_soon,
+            unsure=lambda: self.audit.soon(),
             random=random,
             sync_seconds=matching.sync_match_wait,
         )
+        self.audit = Audit(
+            store,
+            membership.may_act,
+            self.session,
+            self.matcher.asking,
+            in_use=lambda: bool(self._streams or self._running),
+            running=lambda: [step for step, _ in self._running.values()],
+            cancel=self._cancel,
+            repair=self._repair,
+        )
+        self._cancels = Cancels(store, self.session, self._cancel, self.audit.look_for_stops)
         self._connections: dict[Connection, trio.CancelScope] = {}
         self._workers: dict[str, StreamWorker] = {}
         self._running: dict[str, tuple[RunningStep, Connection]] = {}
@@ -131,8 +142,6 @@ class StreamHub:
         self._leaving = False
         self._left = trio.Event()
         self._nursery: trio.Nursery | None = None
-        self._audit_now = trio.Event()
-        self._strangers: set[str] = set()
         self._acted_at = 0.0
         self.capacity_declines = self._cancelled = self._repaired = self._names = 0
 
@@ -146,9 +155,10 @@ class StreamHub:
             await nursery.start(self.results.run)
             await nursery.start(self.declines.run)
             await nursery.start(self.matcher.run)
+            await nursery.start(self._cancels.run)
             nursery.start_soon(self.presence.run)
             nursery.start_soon(self._watch_connections)
-            nursery.start_soon(self._audit_forever)
+            nursery.start_soon(self.audit.run)
             nursery.start_soon(self._tell_what_is_served)
             task_status.started()
             try:
@@ -183,6 +193,7 @@ class StreamHub:
         """This node's session was buried: others fail what ran here, so nothing here may go on."""
         self._cut_all(CloseReason.FENCED)
         self.presence.renewed()
+        self._cancels.renewed()
 
     def session(self) -> str:
         return self._membership.incarnation
@@ -346,6 +357,9 @@ class StreamHub:
     def started(self, connection: Connection, step: RunningStep) -> None:
         """An attempt was sent to a worker."""
         self._running[step.attempt_id] = (step, connection)
+        reason = self._cancels.early(step.attempt_id)
+        if reason is not None:
+            self._cancel(step.attempt_id, reason)
 
     def settle(self, result: StepResult, step: RunningStep, settled: Settled) -> None:
         """Make the end of an attempt durable, then say so."""
@@ -356,14 +370,14 @@ class StreamHub:
 
         self.results.settle(result, done)
 
-    def beat(self, connection: Connection, step: RunningStep, checkpoint: bytes | None) -> None:
+    def beat(self, step: RunningStep, checkpoint: bytes | None) -> None:
         """A running attempt is alive; of heartbeats that come faster than the store, the last counts."""
         under_way = step.attempt_id in self._beating
         self._beating[step.attempt_id] = checkpoint
         if not under_way and self._nursery is not None:
-            self._nursery.start_soon(self._beat, connection, step)
+            self._nursery.start_soon(self._beat, step)
 
-    async def _beat(self, connection: Connection, step: RunningStep) -> None:
+    async def _beat(self, step: RunningStep) -> None:
         while True:
             checkpoint = self._beating[step.attempt_id]
             try:
@@ -374,11 +388,24 @@ class StreamHub:
                 log.debug("heartbeat not stored", reason=error.reason)
             else:
                 if not verdict.continue_ or verdict.cancel_requested:
-                    self._cancelled += 1
-                    connection.cancel(step, verdict.reason or "cancel_requested")
+                    self._cancel(step.attempt_id, verdict.reason or "cancel_requested")
             if self._beating[step.attempt_id] is checkpoint:
                 del self._beating[step.attempt_id]
                 return
+
+    def _cancel(self, attempt_id: str, reason: str) -> bool:
+        """Ask the worker of an attempt to stop; False when it does not run here."""
+        step, connection = self._running.get(attempt_id, (None, None))
+        if step is None or connection is None:
+            return False
+        self._cancelled += 1
+        connection.cancel(step, reason)
+        return True
+
+    def _repair(self, orphan: Orphan) -> None:
+        """An attempt was handed out by this node, and its reply never came."""
+        self._repaired += 1
+        self.results.settle(orphan_result(orphan, ResultKind.RETURNED), _ignore)
 
     def _give_back(self, claim: StepClaim, worker_id: str) -> None:
         step = running_step(claim, worker_id, self.session())
@@ -394,69 +421,6 @@ class StreamHub:
             except StoreError as error:
                 log.debug("served types not written", reason=error.reason)
             await trio.sleep(SUMMARY_SECONDS)
-
-    # -- audit ------------------------------------------------------------------------------
-
-    def _audit_soon(self) -> None:
-        self._audit_now.set()
-
-    async def _audit_forever(self) -> None:
-        while True:
-            with trio.move_on_after(AUDIT_SECONDS):
-                await self._audit_now.wait()
-            asked, self._audit_now = self._audit_now.is_set(), trio.Event()
-            something = asked or self._streams or self._running or self._strangers
-            if not something or not self._membership.may_act():
-                continue
-            try:
-                await self._audit()
-            except* StoreError:
-                log.debug("audit must wait")
-
-    async def _audit(self) -> None:
-        """Compare what runs here with what this session has handed out.
-
-        An attempt that ended without its worker (stopped flow, timeout) is cancelled there. A task
-        nobody here knows, seen twice, came with a reply that was lost: it goes back.
-        """
-        session, keys = self.session(), self._store.keys
-        async with self.matcher.asking:
-            before = {
-                step.task_id: (step, connection)
-                for step, connection in self._running.values()
-                if step.session == session
-            }
-            listed: dict[int, set[str]] = {}
-
-            async def look(partition: int) -> None:
-                key = keys.handed_out(partition, session)
-                members = await self._store.call("SMEMBERS", key, idempotent=True)
-                listed[partition] = {member.decode() for member in members}
-
-            async with trio.open_nursery() as nursery:
-                for partition in range(keys.partitions):
-                    nursery.start_soon(look, partition)
-        handed_out = {task_id for ids in listed.values() for task_id in ids}
-        strange = {partition: ids - before.keys() for partition, ids in listed.items()}
-        for task_id in before.keys() - handed_out:
-            step, connection = before[task_id]
-            if step.attempt_id in self._running:
-                self._cancelled += 1
-                connection.cancel(step, "attempt_over")
-        strangers = {task_id for ids in strange.values() for task_id in ids}
-        for partition, ids in strange.items():
-            if ids & self._strangers:
-                await self._return_strangers(partition, ids & self._strangers)
-        self._strangers = strangers
-
-    async def _return_strangers(self, partition: int, ids: set[str]) -> None:
-        left = await find_orphans(self._store, partition, self.session())
-        for orphan in left.tasks if left is not None else ():
-            if orphan.task_id in ids and not any(
-                step.task_id == orphan.task_id for step, _ in self._running.values()
-            ):
-                self._repaired += 1
-                self.results.settle(orphan_result(orphan, ResultKind.RETURNED), _ignore)
 
 
 def _cut(connection: Connection, scope: trio.CancelScope) -> None:

@@ -130,7 +130,7 @@ class Client:
         step_options: StepOptions | None = None,
         attributes: Mapping[str, Any] | None = None,
         timeout_seconds: int | None = None,
-        timeout_policy: Literal["fail", "cancel"] = "fail",
+        timeout_policy: Literal["fail", "cancel", "handler"] | None = None,
         id_reuse_policy: IdReuse = "allow_if_not_running",
         request_id: str | None = None,
         ignore_already_started: bool = False,
@@ -138,10 +138,13 @@ class Client:
         """Start a flow; by its name only ``start_step`` must say where it begins.
 
         Never starts two runs, however often the request has to be sent. With the ``request_id`` of an
-        earlier start and ``ignore_already_started`` it finds the run of that one. Raises
-        FlowAlreadyStarted.
+        earlier start and ``ignore_already_started`` it finds the run of that one. After
+        ``timeout_seconds`` the flow's ``on_timeout`` step follows if it has one, else the flow fails;
+        ``timeout_policy`` says otherwise. Raises FlowAlreadyStarted.
         """
         flow_type, step_type, options = _beginning(flow, start_step, step_options)
+        handler = _timeout_handler(flow) if timeout_seconds else None
+        policy = timeout_policy or ("fail" if handler is None else "handler")
         body: dict[str, Any] = {
             "flow_type": flow_type,
             "flow_id": flow_id or f"{flow_type}-{uuid4().hex}"[-255:],
@@ -150,7 +153,8 @@ class Client:
             "step_options": options,
             "attributes": attributes,
             "timeout_seconds": timeout_seconds,
-            "timeout_policy": timeout_policy if timeout_seconds else None,
+            "timeout_policy": policy if timeout_seconds else None,
+            "timeout_handler": handler if policy == "handler" else None,
             "id_reuse_policy": id_reuse_policy,
             "request_id": request_id or uuid4().hex,
             "ignore_already_started": ignore_already_started or request_id is None,
@@ -404,6 +408,13 @@ def _beginning(
     if name not in shape.steps:
         raise ValueError(f"{name!r} is no step of flow {shape.name!r}")
     return shape.name, name, wire_options(shape.steps[name], shape.steps, options)
+
+
+def _timeout_handler(flow: type[Flow] | Flow | str) -> dict[str, Any] | None:
+    shape = None if isinstance(flow, str) else shape_of(flow)
+    if shape is None or shape.on_timeout is None:
+        return None
+    return {"step_type": shape.on_timeout.name, "options": shape.options(shape.on_timeout)}
 
 
 def _path(flow_id: str, *parts: str) -> str:

@@ -48,7 +48,9 @@ class Flow:
 
     ``name`` is stored on the server and unique there. ``steps`` lists step classes (or steps, when
     they need arguments); methods decorated with :func:`step` and :func:`rpc` belong to it by
-    themselves. The flow begins with ``start``, without it with the first of its steps. ::
+    themselves. The flow begins with ``start``, without it with the first of its steps. ``on_timeout``
+    is the step that follows, once, when a run does not end within its timeout: everything else is
+    cancelled then, and ``ctx.failure`` says why it runs. ::
 
         class Order(Flow, name="order"):
             steps = [Charge, Ship]
@@ -57,6 +59,7 @@ class Flow:
     name: ClassVar[str]
     steps: Sequence[StepLike] = ()
     start: ClassVar[Any] = None
+    on_timeout: ClassVar[Any] = None
 
     def __init_subclass__(cls, *, name: str = "", **more: Any) -> None:
         super().__init_subclass__(**more)
@@ -72,6 +75,7 @@ class FlowShape:
     start: StepLike
     steps: Mapping[str, StepLike]
     rpcs: Mapping[str, Rpc]
+    on_timeout: StepLike | None = None
 
     def options(self, step: StepLike) -> dict[str, Any]:
         """The wire options of one of the flow's steps."""
@@ -100,7 +104,10 @@ def shape_of(flow: Flow | type[Flow]) -> FlowShape:
     start = next(iter(steps)) if kind.start is None else step_name(kind.start)
     if start not in steps:
         raise DefinitionError(f"flow {kind.name!r} starts with {start!r}, which is none of its steps")
-    shape = FlowShape(kind.name, steps[start], steps, rpcs)
+    on_timeout = None if kind.on_timeout is None else step_name(kind.on_timeout)
+    if on_timeout is not None and on_timeout not in steps:
+        raise DefinitionError(f"flow {kind.name!r} has {on_timeout!r} on_timeout, which is none of its steps")
+    shape = FlowShape(kind.name, steps[start], steps, rpcs, steps[on_timeout] if on_timeout else None)
     for one in steps.values():
         shape.options(one)
     return shape

@@ -101,7 +101,14 @@ async def test_bad_starts(client: Client) -> None:
         ({"flow_type": ""}, "flow_type"),
         ({"step_options": {"retries": 1}}, "step_options"),
         ({"step_options": {"execute": {"heartbeat_timeout_seconds": 9}}}, "step_options"),
-        ({"timeout_policy": "handler"}, "timeout_policy"),
+        ({"timeout_policy": "handler", "timeout_seconds": 9}, "timeout_handler"),
+        ({"timeout_handler": {"step_type": "t"}}, "timeout_handler"),
+        ({"timeout_handler": {"steptype": "t"}, "timeout_seconds": 9}, "timeout_handler"),
+        (
+            {"timeout_handler": {"step_type": "t"}, "timeout_seconds": 9, "timeout_policy": "fail"},
+            "timeout_handler",
+        ),
+        ({"timeout_policy": "later"}, "timeout_policy"),
         ({"id_reuse_policy": "maybe"}, "id_reuse_policy"),
     ):
         answer = await start(client, **fields)

@@ -118,7 +118,7 @@ local verbs = {
     requeue(o[2], o[3], o[4], o[5])
   end,
   ['@aside'] = function(o)
-    requeue(o[2], o[3], o[4], nil, o[5])
+    requeue(o[2], o[3], o[4], o[7], o[5])
     arm('sticky ' .. o[2], tonumber(o[6]))
   end,
   ['@offer'] = function(o)
@@ -128,7 +128,13 @@ local verbs = {
     unstick(o[2], o[3])
   end,
   ['@drop'] = function(o)
+    if o[3] == '1' then
+      tell_holder(o[2], 'attempt_over')
+    end
     drop(o[2])
+  end,
+  ['@ask'] = function(o)
+    tell_holder(o[2], 'cancel_requested')
   end,
   ['@extend'] = function(o)
     extend(o[2], o[3])

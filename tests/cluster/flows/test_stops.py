@@ -10,7 +10,8 @@ from cluster.errors import Refused
 from cluster.flows.engine import ResultKind
 from cluster.flows.limits import FlowLimits
 from cluster.flows.machine import StopType
-from cluster.flows.records import FlowStatus, TimeoutPolicy
+from cluster.flows.records import FlowStatus, TimeoutHandler, TimeoutPolicy
+from cluster.queues.sticky import StickyTimers
 from cluster.store.store import Store
 from tests.cluster.flows.lab import DEAD_END, NAMESPACE, HandOut, Lab, complete, go_to, wait_for
 from tests.waiting import eventually
@@ -95,6 +96,59 @@ async def test_the_timeout_of_a_flow(lab: Lab) -> None:
     await lab.skip_to("z")
     assert await lab.status() == "canceled"
     assert await lab.timers() == {}
+
+
+async def test_a_timeout_handler(lab: Lab) -> None:
+    """HANDLER: whatever is open is cancelled, one step decides; fired by all nodes it begins once."""
+    handler = TimeoutHandler(step_type="late", input=b"7")
+    await lab.start(timeout_ms=60_000, timeout_policy=TimeoutPolicy.HANDLER, timeout_handler=handler)
+    await lab.do(go_to("a", "b"))
+    a = await lab.take_one("a")
+    await lab.skip_to("r")
+    assert (await lab.finish(a, complete())).reason == "stale"
+    (late,) = await lab.take(most=5)
+    assert (late.step, late.body["input"], late.body["failure"]["type"]) == ("late-1", 7, "FlowTimeout")
+    view = await lab.engine.describe(NAMESPACE, "f1")
+    assert (view.run.state.timed_out, view.run.state.status) == (True, "running")
+    assert (await lab.finish(late, complete("sorry"))).accepted
+    assert await lab.status() == "completed"
+    assert await lab.timers() == {}
+
+
+async def test_d11_returns_slow_down_and_consume_no_attempt(lab: Lab) -> None:
+    await lab.start()
+    for delivery in range(6):
+        taken = await lab.take_one()
+        assert (taken.claim.attempt, taken.claim.delivery) == (1, delivery)
+        assert (await lab.finish(taken, kind=ResultKind.RETURNED)).accepted
+    assert await lab.take() == []
+    (timer,) = await lab.timers()
+    assert timer == f"sticky {taken.claim.task_id}"
+    timers = StickyTimers(lab.store)
+
+    async def is_back() -> bool:
+        due_ms = (await lab.timers()).get(timer)
+        if due_ms is not None:
+            await timers.due(timer, due_ms)
+        return due_ms is None
+
+    await eventually(is_back)
+    again = await lab.take_one()
+    assert (again.claim.attempt, again.claim.delivery) == (1, 6)
+    # A decline leaves its worker out as ever, however long the pause.
+    assert (await lab.finish(again, kind=ResultKind.DECLINED)).accepted
+    await eventually(is_back)
+    assert await lab.take(worker="w1") == []
+    assert (await lab.take_one(worker="w2")).claim.delivery == 7
+
+
+async def test_what_waits_after_it_came_back_goes_with_its_flow(lab: Lab) -> None:
+    await lab.start()
+    for _ in range(6):
+        await lab.finish(await lab.take_one(), kind=ResultKind.RETURNED)
+    assert await stop(lab, StopType.TERMINATE) is FlowStatus.TERMINATED
+    assert await lab.timers() == {}
+    assert "task" not in await lab.remains()
 
 
 async def test_method_and_heartbeat_timeouts(lab: Lab) -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from functools import partial
 
+import pytest
 import trio
+import trio.testing
 
 from cluster.flows.machine import StopType
 from cluster.ids import partition_of_run
 from cluster.queues.slot_claims import SlotGroup, Want, claim_steps
 from cluster.store.keys import QueueName
-from tests.cluster.streams.lab import COMPLETE, NAMESPACE, PARTITIONS, StreamLab, attempt, held
+from cluster.upkeep.orphans import Orphan
+from nodes.streams.audit import Audit
+from nodes.streams.tasks import RunningStep, running_step
+from tests.cluster.streams.lab import COMPLETE, NAMESPACE, PARTITIONS, StreamLab, attempt, held, next_task
 from tests.stream_client import Frame
 from tests.waiting import eventually
 
@@ -206,16 +211,120 @@ async def test_e2_streams_of_a_buried_node_are_closed(lab: StreamLab) -> None:
         await w1.next("task")
 
 
-async def test_attempts_that_are_over_are_cancelled_at_their_worker(lab: StreamLab) -> None:
+AT_ONCE = 2.0
+"""Well below the period of the audit (5 s), which would find it, too."""
+
+
+@pytest.mark.parametrize("kind", [StopType.TERMINATE, StopType.FAIL])
+async def test_attempts_that_are_over_are_cancelled_at_their_worker_at_once(
+    lab: StreamLab, kind: StopType
+) -> None:
+    """A handler that never heartbeats hears of it, whichever node the client asked."""
     async with lab[0].worker("w1", "F") as w1:
         flow_id = await lab[0].start("F")
         task = await w1.next("task")
-        await lab[1].engine.stop(NAMESPACE, flow_id, StopType.TERMINATE, "", wait=False)
-        lab[0].hub._audit_soon()
-        cancel = await w1.next("cancel", within=3)
-        assert cancel["attempt_id"] == task["task"]["attempt_id"]
+        await lab[1].engine.stop(NAMESPACE, flow_id, kind, "", wait=False)
+        cancel = await w1.next("cancel", within=AT_ONCE)
+        assert (cancel["attempt_id"], cancel["reason"]) == (task["task"]["attempt_id"], "attempt_over")
         confirmed = await w1.complete(task, COMPLETE)
         assert (confirmed["accepted"], confirmed["reason"]) == (False, "flow_closed")
+
+
+async def test_a_cooperative_stop_is_told_at_once_on_every_node(lab: StreamLab) -> None:
+    async with lab[0].worker("w1", "F") as w1, lab[1].worker("w2", "F") as w2:
+        flow_id = await lab[0].start("F", "first")
+        who, first = await next_task(w1, w2)
+        two = {"decision": {"next": [{"step_type": "a"}, {"step_type": "a"}]}}
+        await who.complete(first, two)
+        tasks = [await w1.next("task"), await w2.next("task")]
+        await lab[1].engine.stop(NAMESPACE, flow_id, StopType.CANCEL, "", wait=True)
+        for worker, task in zip((w1, w2), tasks, strict=True):
+            cancel = await worker.next("cancel", within=AT_ONCE)
+            assert cancel["attempt_id"] == task["task"]["attempt_id"]
+            assert cancel["reason"] == "cancel_requested"
+            assert (await worker.complete(task, COMPLETE))["accepted"]
+        run = await lab[0].engine.wait_closed(NAMESPACE, flow_id, 5)
+        assert run.state.status == "canceled"
+
+
+async def test_cancelled_siblings_hear_of_it_at_once(lab: StreamLab) -> None:
+    async with lab[0].worker("w1", "F", slots=2) as w1:
+        await lab[0].start("F", "first")
+        await w1.complete(await w1.next("task"), {"decision": {"next": [{"step_type": s} for s in "ab"]}})
+        tasks = {task["task"]["step_type"]: task for task in [await w1.next("task"), await w1.next("task")]}
+        decision = {"next": [{"step_type": "c"}], "cancel": {"siblings": True}}
+        assert (await w1.complete(tasks["a"], {"decision": decision}))["accepted"]
+        cancel = await w1.next("cancel", within=AT_ONCE)
+        assert cancel["attempt_id"] == tasks["b"]["task"]["attempt_id"]
+        # The output of what was cancelled counts for nothing, and its slot serves again.
+        confirmed = await w1.complete(tasks["b"], COMPLETE)
+        assert (confirmed["accepted"], confirmed["reason"]) == (False, "stale")
+        await w1.quiet(0, "cancel")
+
+
+async def test_an_attempt_that_timed_out_is_cancelled_and_the_next_is_not(lab: StreamLab) -> None:
+    options = {"execute": {"timeout_seconds": 0.1, "retry": {"initial_interval_seconds": 0.05}}}
+    async with lab[0].worker("w1", "F", slots=2) as w1:
+        await lab[0].start("F", options=options)
+        first = await w1.next("task")
+        cancel = await w1.next("cancel", within=AT_ONCE)
+        assert cancel["attempt_id"] == first["task"]["attempt_id"]
+
+
+async def test_a_cancel_that_overtakes_its_task_reaches_it(lab: StreamLab) -> None:
+    """The message comes by another connection than the claim's reply."""
+    store, session = lab[0].store, lab[0].member.incarnation
+    async with lab[0].worker("w1", "F") as w1:
+        flow_id = await lab[0].start("F", "z")
+        attempt_id = (await w1.next("task"))["task"]["attempt_id"]
+        early = attempt_id[:-3] + "2.0"
+        await store.call("PUBLISH", store.keys.cancel_channel(session), f"{early} attempt_over")
+        await w1.send({"type": "reset", "slot": 1})
+        await w1.open(2)
+        assert (await w1.next("task"))["task"]["attempt_id"] == early
+        assert (await w1.next("cancel", within=AT_ONCE))["attempt_id"] == early
+        assert flow_id
+
+
+async def test_cancels_that_were_missed_are_found(lab: StreamLab) -> None:
+    async with lab[0].worker("w1", "F") as w1:
+        flow_id = await lab[0].start("F")
+        await w1.next("task")
+        await lab[0].store.unsubscribe(lab[0].store.keys.cancel_channel(lab[0].member.incarnation))
+        await lab[1].engine.stop(NAMESPACE, flow_id, StopType.CANCEL, "", wait=True)
+        await w1.quiet(0.2, "cancel")
+        lab[0].hub.audit.look_for_stops()
+        assert (await w1.next("cancel", within=AT_ONCE))["reason"] == "cancel_requested"
+
+
+async def test_a_task_that_is_on_its_way_is_no_stranger(lab: StreamLab) -> None:
+    """The audit waits for the claim under way before it gives back what nobody seems to know."""
+    store, session = lab[0].store, lab[0].member.incarnation
+    flow_id = await lab[0].start("F")
+    view = await lab[0].engine.describe(NAMESPACE, flow_id)
+    partition = partition_of_run(view.run.info.run_id) or 0
+    asking, running, repaired = trio.Lock(), list[RunningStep](), list[Orphan]()
+    audit = Audit(
+        store,
+        lambda: True,
+        lambda: session,
+        asking,
+        in_use=lambda: True,
+        running=lambda: running,
+        cancel=lambda attempt_id, reason: False,
+        repair=repaired.append,
+    )
+    group = SlotGroup("w1", 1, (Want(QueueName("s", NAMESPACE, "F")),))
+    async with trio.open_nursery() as nursery:
+        async with asking:
+            (claim,) = (await claim_steps(store, session, [partition], [group], 1)).claims
+            nursery.start_soon(audit._return, partition, {claim.task_id})
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            running.append(running_step(claim, "w1", session))
+    assert repaired == []
+    running.clear()
+    await audit._return(partition, {claim.task_id})
+    assert [orphan.task_id for orphan in repaired] == [claim.task_id]
 
 
 async def test_heartbeats_hear_that_the_flow_is_stopped(lab: StreamLab) -> None:
@@ -237,7 +346,7 @@ async def test_a_claim_whose_reply_was_lost_comes_back(lab: StreamLab) -> None:
     assert len(lost.claims) == 1
     async with lab[1].worker("w2", "F") as w2:
         for _ in range(2):
-            await lab[0].hub._audit()
+            await lab[0].hub.audit.look()
         task = await w2.next("task", within=2)
         assert (task["task"]["flow_id"], attempt(task)) == (flow_id, (1, 1))
         assert lab[0].hub.statistics().repaired == 1

@@ -59,7 +59,7 @@ async def live(lab: StreamLab) -> None:
         assert attempt(back) == (1, 2)
         await other.complete(back, COMPLETE)
         for node in lab.nodes:
-            await node.hub._audit()
+            await node.hub.audit.look()
 
 
 async def _buried(lab: StreamLab) -> None:

@@ -38,6 +38,7 @@ from cluster.flows.records import (
     StepOptions,
     StepState,
     Task,
+    TimeoutHandler,
     TimeoutPolicy,
 )
 from cluster.flows.wire import Failure, Publication, RpcOutput
@@ -52,6 +53,7 @@ class Simulation:
     options: StepOptions = field(default_factory=StepOptions)
     timeout_ms: int = 0
     timeout_policy: TimeoutPolicy = TimeoutPolicy.FAIL
+    timeout_handler: TimeoutHandler | None = None
     limits: FlowLimits = field(default_factory=FlowLimits)
     start_step: str = "first"
 
@@ -79,6 +81,7 @@ class Simulation:
             started_at_ms=START_MS,
             deadline_ms=START_MS + self.timeout_ms if self.timeout_ms else 0,
             timeout_policy=self.timeout_policy,
+            timeout_handler=self.timeout_handler,
         )
         self.run = FlowRun(info=info, state=FlowState())
         self.apply(machine.start(info, b"null", self.options, {}, self.limits))

@@ -20,9 +20,10 @@ from cluster.flows.records import (
     MethodOptions,
     Phase,
     StepOptions,
+    TimeoutHandler,
     TimeoutPolicy,
 )
-from cluster.flows.retry import retry_delay_ms
+from cluster.flows.retry import retry_delay_ms, return_pause_ms
 from cluster.flows.wire import ExecuteOutput, Failure, RpcOutput, read_failure, read_options, read_output
 from tests.unit.flows.simulation import START_MS, Simulation, refusal
 
@@ -179,6 +180,74 @@ def test_the_timeout_of_a_flow(policy: TimeoutPolicy, status: FlowStatus) -> Non
     assert flow.run.state.status is status
     assert flow.run.state.close_reason == "timeout"
     assert flow.tasks == {}
+
+
+def test_a_timeout_handler_decides_how_the_flow_ends_and_runs_once() -> None:
+    handler = TimeoutHandler(step_type="late", input=b'"in"')
+    flow = Simulation(timeout_ms=HOUR_MS, timeout_policy=TimeoutPolicy.HANDLER, timeout_handler=handler)
+    flow.complete(flow.taken(), lead_to("a", "b", {"step_type": "c", "options": {"wait_for": {}}}))
+    a = flow.taken(2)
+    changes = flow.fire("r")
+    assert [entry["step_type"] for entry in changes.history] == ["a", "b", "c"]
+    assert {entry["event"] for entry in changes.history} == {StepEvent.CANCELED}
+    assert DropTask(2, told=True) in changes.effects
+    assert refusal(partial(flow.complete, a, DEAD_END)) == "stale"
+    (step,) = flow.run.steps.values()
+    assert (step.step_type, step.input) == ("late", b'"in"')
+    assert step.failure == {"message": "The flow did not end within its timeout.", "type": "FlowTimeout"}
+    assert flow.timers == {}
+
+    flow.timers["r"] = flow.now_ms + HOUR_MS
+    flow.fire("r")
+    assert [step.k for step in flow.run.steps.values()] == [5]
+    flow.complete(flow.taken(), lead_to("more"))
+    flow.complete(flow.taken(), {"decision": {"complete": "sorry"}})
+    assert (flow.run.state.status, flow.run.state.result) == (FlowStatus.COMPLETED, b'"sorry"')
+
+
+def test_a_timeout_handler_follows_the_stop_that_was_first() -> None:
+    handler = TimeoutHandler(step_type="late")
+    flow = Simulation(timeout_ms=HOUR_MS, timeout_policy=TimeoutPolicy.HANDLER, timeout_handler=handler)
+    running = flow.taken()
+    flow.stop(StopType.CANCEL, wait=True)
+    flow.fire("z")
+    flow.fire("r")
+    flow.complete(running, DEAD_END)
+    assert flow.run.state.status is FlowStatus.CANCELED
+
+
+def test_a_timeout_handler_there_is_no_room_for_fails_the_flow() -> None:
+    handler = TimeoutHandler(step_type="late")
+    flow = Simulation(
+        timeout_ms=HOUR_MS,
+        timeout_policy=TimeoutPolicy.HANDLER,
+        timeout_handler=handler,
+        limits=FlowLimits(step_type_count=1),
+    )
+    flow.fire("r")
+    assert (flow.run.state.status, flow.run.state.close_reason) == (FlowStatus.FAILED, "timeout")
+
+
+# -- returns ------------------------------------------------------------------------------------
+
+
+def test_d11_an_attempt_that_comes_back_again_and_again_waits_longer_each_time() -> None:
+    pauses = [return_pause_ms(delivery) for delivery in range(40)]
+    assert pauses[:6] == [0] * 6
+    assert pauses[6:10] == [100, 200, 400, 800]
+    assert pauses[-1] == 10_000
+    assert pauses == sorted(pauses)
+
+
+def test_what_closes_a_flow_tells_those_who_still_run_something() -> None:
+    flow = Simulation()
+    flow.complete(flow.taken(), lead_to("a", "b"))
+    a, _b = flow.taken(2), flow.taken(3)
+    changes = flow.complete(a, {"decision": {"complete": None}})
+    assert {effect for effect in changes.effects if isinstance(effect, DropTask)} == {
+        DropTask(2, told=False),
+        DropTask(3, told=True),
+    }
 
 
 # -- decisions ----------------------------------------------------------------------------------

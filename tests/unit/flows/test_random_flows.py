@@ -12,7 +12,7 @@ from cluster.flows.answers import Attempt
 from cluster.flows.decision import StepEvent
 from cluster.flows.limits import FlowLimits
 from cluster.flows.machine import StopType
-from cluster.flows.records import MethodOptions, StepOptions, TimeoutPolicy
+from cluster.flows.records import MethodOptions, StepOptions, TimeoutHandler, TimeoutPolicy
 from cluster.flows.wire import Failure, RpcOutput, read_output
 from tests.unit.flows.simulation import Simulation, refusal
 
@@ -65,7 +65,12 @@ class Flows(RuleBasedStateMachine):
     def start(self, wait: MethodOptions | None, execute: MethodOptions, timeout: int, policy: Any) -> None:
         options = StepOptions(wait_for=wait, execute=execute, locks=("m",))
         limits = FlowLimits(open_step_count=8)
-        self.flow = Simulation(options, timeout_ms=timeout, timeout_policy=policy, limits=limits)
+        handler = None
+        if policy is TimeoutPolicy.HANDLER:
+            handler = TimeoutHandler(step_type="late", options=StepOptions(locks=("m",)))
+        self.flow = Simulation(
+            options, timeout_ms=timeout, timeout_policy=policy, timeout_handler=handler, limits=limits
+        )
         self.running: list[Attempt] = []
         self.over: list[Attempt] = []
         self.published: dict[str, list[str]] = {channel: [] for channel in CHANNELS}

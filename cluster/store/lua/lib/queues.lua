@@ -9,7 +9,7 @@
 -- A step that waits for one worker stands in the queue `t:<ns>:<worker>::` instead (kind "t", one type
 -- without name, returned tasks only). Its record keeps its own queue in `hh` and `hy` meanwhile, and the
 -- timer `sticky <task>` ends the wait. An activity that waits for a worker session stands in its own queue
--- behind another marker, in the same way.
+-- behind another marker, in the same way; so does a step that came back again and again.
 local GROUP = 'g'
 local CONSUMER = 'h'
 
@@ -160,6 +160,14 @@ local function requeue(id, attempt, delivery, excluded, aside)
     redis.call('ZREM', P .. ':timers', r[7])
   end
   lower_head(heads, r[3], tonumber(r[4]))
+end
+
+-- Tells the node on whose stream a step runs that its result is not wanted any more.
+local function tell_holder(id, reason)
+  local r = redis.call('HMGET', P .. ':task:' .. id, 's', 'ss', 'm', 'n', 'd')
+  if r[1] == 'l' and r[2] then
+    redis.call('PUBLISH', PREFIX .. ':cancel:' .. r[2], id .. (r[3] or 'e') .. '-' .. r[4] .. '.' .. r[5] .. ' ' .. reason)
+  end
 end
 
 local function drop(id)
