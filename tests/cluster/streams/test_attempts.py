@@ -6,7 +6,6 @@ from functools import partial
 
 import pytest
 import trio
-import trio.testing
 
 from cluster.flows.machine import StopType
 from cluster.ids import partition_of_run
@@ -315,12 +314,11 @@ async def test_a_task_that_is_on_its_way_is_no_stranger(lab: StreamLab) -> None:
         repair=repaired.append,
     )
     group = SlotGroup("w1", 1, (Want(QueueName("s", NAMESPACE, "F")),))
-    async with trio.open_nursery() as nursery:
-        async with asking:
-            (claim,) = (await claim_steps(store, session, [partition], [group], 1)).claims
-            nursery.start_soon(audit._return, partition, {claim.task_id})
-            await trio.testing.wait_all_tasks_blocked(0.05)
-            running.append(running_step(claim, "w1", session))
+    async with trio.open_nursery() as nursery, asking:
+        (claim,) = (await claim_steps(store, session, [partition], [group], 1)).claims
+        nursery.start_soon(audit._return, partition, {claim.task_id})
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        running.append(running_step(claim, "w1", session))
     assert repaired == []
     running.clear()
     await audit._return(partition, {claim.task_id})
