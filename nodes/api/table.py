@@ -73,6 +73,11 @@ def _commands(path: str, operation: str, handler: Handler) -> tuple[Route, Route
     )
 
 
+def _unversioned(path: str, roles: frozenset[Role], handler: Handler) -> Route:
+    """A route for programs that cannot send the version header, such as autoscalers."""
+    return Route("GET", path, Plane.CONTROL, handler, roles, versioned=False)
+
+
 def _worker(method: str, path: str, handler: Handler, *, polls: bool = False) -> Route:
     return Route(method, f"/api/worker/{path}", Plane.WORKER, handler, WORKERS, polls=polls)
 
@@ -156,8 +161,8 @@ ROUTES: Final = (
     _control("GET", "task-queues", OPERATORS, task_queues.list_task_queues),
     _control("GET", "task-queues/{task_queue}", OPERATORS, task_queues.describe_task_queue),
     _control("GET", "task-queues/{task_queue}/why", OPERATORS, task_queues.why),
-    _control("GET", "scaling", OPERATORS, scaling.scaling),
-    _control("GET", "scaling/{task_queue}", OPERATORS, scaling.scaling_of_queue),
+    _unversioned("/api/scaling", OPERATORS, scaling.scaling),
+    _unversioned("/api/scaling/{task_queue}", OPERATORS, scaling.scaling_of_queue),
     _control("GET", "admission/limits", OPERATORS, admission.list_limits),
     _control("GET", "admission/limits/{task_queue}", OPERATORS, admission.show_limits),
     _control("PUT", "admission/limits/{task_queue}", ADMINS, admission.set_limits),

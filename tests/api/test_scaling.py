@@ -143,3 +143,12 @@ async def test_another_node_says_the_same(another_node: OpenNode) -> None:
 )
 def test_desired_workers(demand: Demand, assumed: int, desired: int) -> None:
     assert demand.desired_workers(assumed) == desired
+
+
+async def test_an_autoscaler_needs_no_header_but_its_token(client: Client) -> None:
+    """KEDA's metrics-api scaler sends a URL and a bearer token, nothing else."""
+    await client.control("POST", "/api/namespaces", {"name": "prod"})
+    await _start(client, "jobs", 5, **{"x-namespace": "prod"})
+    target = "/api/scaling/jobs?namespace=prod&slots_per_worker=2"
+    answer = await client.send("GET", target, headers={"authorization": "Bearer any"})
+    assert (answer.status, answer.body["desired_workers"]) == (200, 3)
