@@ -200,6 +200,7 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
         streams = StreamHub(
             store,
             clock,
+            gate,
             membership,
             flows,
             settings.matching,

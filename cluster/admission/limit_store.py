@@ -30,7 +30,12 @@ TRIES: Final = 10
 def default_limits(settings: Settings) -> dict[TaskKind, dict[LimitName, int | None]]:
     """The limits that hold for every queue unless something else is said."""
     found: dict[TaskKind, dict[LimitName, int | None]] = {}
-    for kind, stem in ((TaskKind.WORKFLOW, "workflow_task"), (TaskKind.ACTIVITY, "activity_task")):
+    stems = {
+        TaskKind.WORKFLOW: "workflow_task",
+        TaskKind.ACTIVITY: "activity_task",
+        TaskKind.STEP: "step_task",
+    }
+    for kind, stem in stems.items():
         found[kind] = {
             name: getattr(settings, f"{stem}_{name.value}")
             for name in (*LEASE_LIMITS, LimitName.QUEUE_DISPATCHES, LimitName.NAMESPACE_DISPATCHES)

@@ -34,7 +34,8 @@ from cluster.queues.rpc_messages import (
 )
 from cluster.queues.rpc_run import RpcEnd, RpcRun
 from cluster.queues.rpc_search import Reservation, RpcNeed, Search
-from cluster.queues.slots import Given, SlotMatcher
+from cluster.queues.slot_groups import Given
+from cluster.queues.slots import SlotMatcher
 from cluster.store.store import Store
 
 log = structlog.get_logger(__name__)

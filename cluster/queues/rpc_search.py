@@ -9,7 +9,7 @@ import trio
 
 from cluster.queues.rpc_messages import Refusal
 from cluster.queues.rpc_run import RpcEnd, RpcRun
-from cluster.queues.slots import Given, Slot
+from cluster.queues.slot_groups import Given, Slot
 from cluster.queues.stream_workers import NameKind, Skills, StreamWorker
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgpack
 
+from cluster.admission.gate import Permit
 from cluster.errors import Fenced
-from cluster.queues.claims import Heads, ready_map
+from cluster.queues.claims import NO_DUE, Heads, Refusal, ready_map
 from cluster.store.keys import QueueName, encode
 from cluster.store.store import Store
 
@@ -33,7 +34,10 @@ class SlotGroup:
 
 @dataclass(frozen=True, slots=True)
 class StepClaim:
-    """A step handed out by the store; ``body`` is the task as the flow engine wrote it."""
+    """A step handed out by the store; ``body`` is the task as the flow engine wrote it.
+
+    ``queue`` is that of its flow type, ``ticket`` what it was admitted with ("": nothing is counted).
+    """
 
     group: int
     partition: int
@@ -42,6 +46,8 @@ class StepClaim:
     delivery: int
     handed_out_ms: int
     body: bytes
+    queue: QueueName
+    ticket: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,8 @@ class StepClaims:
     heads: list[Heads]
     blocked: list[Blocked]
     given_up: int
+    refusals: list[tuple[QueueName, Refusal]]
+    """Flow types of which a partition let less be claimed than it has (D3)."""
 
 
 async def claim_steps(
@@ -69,9 +77,10 @@ async def claim_steps(
     partitions: Sequence[int],
     groups: Sequence[SlotGroup],
     most: int,
+    permits: Mapping[QueueName, Permit],
     live: Callable[[int, QueueName], bool] = lambda partition, queue: True,
 ) -> StepClaims:
-    """Hand out the oldest fitting steps, at most ``most``.
+    """Hand out the oldest fitting steps, at most ``most``, of flow types that have a permit.
 
     ``partitions`` has one member on a Redis Cluster. Only heads that are ``live`` in a partition are
     looked at there. Raises Fenced when the session is buried,
@@ -102,20 +111,32 @@ async def claim_steps(
             [list(types) for types in type_sets],
             rows,
             most,
+            [_permit(queue, permit) for queue, permit in permits.items()],
         ],
         use_bin_type=False,
     )
     reply = await store.run("claim_steps", [keys.touch(partitions[0])], [keys.prefix, session, request])
     if reply == b"FENCED":
         raise Fenced(f"session {session} was buried")
-    now, claims, left, blocked, given_up = reply
+    now, claims, left, blocked, given_up, refusals = reply
+    admitted = list(permits)
     return StepClaims(
         now_ms=int(now),
         claims=[
-            StepClaim(g, partitions[b], task.decode(), int(n), int(d), int(at), body)
-            for g, b, task, n, d, at, body in claims
+            StepClaim(
+                g, partitions[b], task.decode(), int(n), int(d), int(at), body, admitted[q], ticket.decode()
+            )
+            for g, b, task, n, d, at, body, q, ticket in claims
         ],
         heads=[Heads(partitions[row[0]], names[row[1]], bool(row[2]), ready_map(row[3:])) for row in left],
         blocked=[Blocked(g, partitions[b], names[h], name.decode()) for g, b, h, name in blocked],
         given_up=int(given_up),
+        refusals=[(admitted[q], Refusal(reason.decode())) for q, reason in refusals],
     )
+
+
+def _permit(queue: QueueName, permit: Permit) -> list[object]:
+    """The row of ``claim_steps.lua`` for one flow type."""
+    number, claim_by_ms = (NO_DUE, NO_DUE) if permit.free else (permit.number, permit.claim_by_ms)
+    scope = f"{encode(queue.namespace)}:{encode(queue.queue)}"
+    return [scope, permit.version, number, claim_by_ms, list(permit.tickets)]

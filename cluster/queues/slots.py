@@ -11,95 +11,35 @@ A slot that becomes free is offered to waiting RPCs first (R63).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from random import Random
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 import trio
 
+from cluster.admission.gate import Gate
 from cluster.clock import Clock
 from cluster.errors import OutcomeUnknown, StoreError
 from cluster.ids import TaskKind
 from cluster.queues import claims
 from cluster.queues.heads import Mark
-from cluster.queues.rpc_run import RpcRun
-from cluster.queues.slot_claims import SlotGroup, StepClaim, StepClaims, Want, claim_steps
+from cluster.queues.slot_claims import StepClaim, StepClaims, claim_steps
+from cluster.queues.slot_groups import STICKY, Given, Group, Slot, SlotGroups, WaitingRpc
 from cluster.queues.slot_kind import SlotKind
-from cluster.queues.stream_workers import NameKind, Skills, StreamWorker
+from cluster.queues.slot_plans import Plan, Planner
+from cluster.queues.step_permits import Permits, StepPermits
+from cluster.queues.stream_workers import Skills, StreamWorker
 from cluster.queues.watches import Watch
-from cluster.store.keys import QueueName, encode
+from cluster.store.keys import QueueName
 from cluster.store.store import Store
 
 log = structlog.get_logger(__name__)
 
-STICKY: Final = "t"
-"""Kind of the lists of steps that wait for one worker."""
-MOST_TASKS: Final = 64
-MOST_GROUPS: Final = 16
-MOST_WANTS: Final = 128
-"""Bounds of one claim."""
 PEEK_SECONDS: Final = 1.0
 PEEK_QUEUES: Final = 64
 KEEP_WATCH_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 0.25
-BLOCKED_SECONDS: Final = 1.0
-"""How long a worker is not asked again about a type whose tasks leave it out (R92)."""
-
-
-class Given(StrEnum):
-    """What became of a task that was given to a slot."""
-
-    TAKEN = "taken"
-    GONE = "gone"
-    """The slot cannot take anything any more."""
-    UNFIT = "unfit"
-    """The slot stays free: its worker has no such step type or RPC."""
-
-
-@dataclass(slots=True, eq=False)
-class Slot:
-    """One registered slot stream, and how to start a step or an RPC on it."""
-
-    worker: StreamWorker
-    skills: Skills
-    kind: SlotKind
-    give: Callable[[StepClaim], Given]
-    give_rpc: Callable[[RpcRun], Given]
-    registered: bool = False
-
-
-class WaitingRpc(Protocol):
-    """An RPC that looks for a slot. ``offer`` says whether it took the slot."""
-
-    def offer(self, slot: Slot) -> bool: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _GroupKey:
-    worker: StreamWorker
-    skills: Skills
-
-
-@dataclass(slots=True)
-class _Group:
-    """Equal slots: the free ones by kind, and how many are registered in all."""
-
-    key: _GroupKey
-    size: int = 0
-    shared: dict[Slot, None] = field(default_factory=dict)
-    rpc_only: dict[Slot, None] = field(default_factory=dict)
-
-    def free(self, kind: SlotKind) -> dict[Slot, None]:
-        return self.shared if kind is SlotKind.STEP_AND_RPC else self.rpc_only
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    groups: list[_Group]
-    asked: list[SlotGroup]
-    partitions: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +59,8 @@ class SlotStatistics:
 class SlotMatcher:
     """One per node. ``run`` must be running before slots are added.
 
-    ``session`` names the node's present session, ``may_act`` says whether it may hand out (E3),
+    ``gate`` admits steps, ``session`` names the node's present session, ``may_act`` says whether it
+    may hand out (E3),
     ``give_back(claim, worker id)`` returns a claim that reached nobody, ``unsure`` is told that a
     claim's reply was lost.
     """
@@ -129,6 +70,7 @@ class SlotMatcher:
         store: Store,
         clock: Clock,
         *,
+        gate: Gate,
         session: Callable[[], str],
         may_act: Callable[[], bool],
         give_back: Callable[[StepClaim, str], None],
@@ -146,10 +88,11 @@ class SlotMatcher:
         self._random = random
         self._sync_ms = int(sync_seconds * 1000)
         self._peek_seconds = peek_seconds
-        self._groups: dict[_GroupKey, _Group] = {}
+        self._groups = SlotGroups()
         self._watches: dict[QueueName, Watch] = {}
         self._rpcs: dict[WaitingRpc, None] = {}
-        self._blocked: dict[tuple[str, int, QueueName], dict[str, float]] = {}
+        self._planner = Planner(self._groups, self._watches, random, store.clustered)
+        self._permits = StepPermits(gate, self.kick, random)
         self._nursery: trio.Nursery | None = None
         self._serving = False
         self._closed = False
@@ -166,12 +109,14 @@ class SlotMatcher:
         self._store.on_reconnect(self._on_reconnect)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            await nursery.start(self._permits.run)
             task_status.started()
             try:
                 while True:
                     await trio.sleep(self._peek_seconds * self._random.uniform(0.8, 1.2))
                     await self._peek()
                     await self._drop_idle_watches()
+                    self._permits.look_again()
                     self.kick()
             finally:
                 self._nursery = None
@@ -181,7 +126,7 @@ class SlotMatcher:
         self._closed = True
 
     def statistics(self) -> SlotStatistics:
-        groups = self._groups.values()
+        groups = list(self._groups)
         return SlotStatistics(
             registered=sum(group.size for group in groups),
             free=sum(len(group.shared) + len(group.rpc_only) for group in groups),
@@ -197,45 +142,34 @@ class SlotMatcher:
 
     def add(self, slot: Slot) -> None:
         """A slot was registered and is free."""
-        key = _GroupKey(slot.worker, slot.skills)
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = _Group(key)
-            for queue in _queues(key):
+        if self._groups.add(slot) and slot.group is not None:
+            for queue in _queues(slot.group):
                 self._watch(queue).users += 1
-        group.size += 1
-        slot.registered = True
         self.free(slot)
 
     def remove(self, slot: Slot) -> None:
         """A slot is over."""
-        slot.registered = False
-        key = _GroupKey(slot.worker, slot.skills)
-        group = self._groups[key]
-        group.free(slot.kind).pop(slot, None)
-        group.size -= 1
-        if not group.size:
-            del self._groups[key]
-            for queue in _queues(key):
-                watch = self._watches[queue]
-                watch.users -= 1
-                watch.idle_since = trio.current_time()
+        gone = self._groups.remove(slot)
+        for queue in _queues(gone) if gone is not None else ():
+            watch = self._watches[queue]
+            watch.users -= 1
+            watch.idle_since = trio.current_time()
 
     def free(self, slot: Slot) -> None:
         """A slot has nothing to do: waiting RPCs first, then steps (R63). No-op for one that is over."""
-        if not slot.registered:
+        if slot.group is None:
             return
         for rpc in list(self._rpcs):
             if rpc.offer(slot):
                 self._rpcs.pop(rpc, None)
                 return
-        self._groups[_GroupKey(slot.worker, slot.skills)].free(slot.kind)[slot] = None
+        slot.group.free(slot.kind)[slot] = None
         self.kick()
 
     def take_for_rpc(self, rpc: WaitingRpc) -> bool:
         """Offer every free slot to an RPC, reserved ones first; True when it took one."""
         for kind in (SlotKind.RPC_ONLY, SlotKind.STEP_AND_RPC):
-            for group in self._groups.values():
+            for group in self._groups:
                 free = group.free(kind)
                 for slot in list(free)[:1]:
                     if rpc.offer(slot):
@@ -252,7 +186,7 @@ class SlotMatcher:
 
     def registered(self) -> Iterable[tuple[StreamWorker, Skills]]:
         """Workers with slots here, and what they serve."""
-        return [(key.worker, key.skills) for key in self._groups]
+        return [(group.worker, group.skills) for group in self._groups]
 
     # -- what is known ----------------------------------------------------------------------
 
@@ -309,7 +243,7 @@ class SlotMatcher:
         """Look for work if a slot is free and none is looked for yet."""
         if self._serving or self._closed or self._nursery is None:
             return
-        if any(group.shared for group in self._groups.values()):
+        if any(group.shared for group in self._groups):
             self._serving = True
             self._nursery.start_soon(self._serve)
 
@@ -323,8 +257,7 @@ class SlotMatcher:
                     await trio.sleep(RETRY_SECONDS)
                     continue
                 try:
-                    async with self.asking:
-                        await self._claim(plan)
+                    await self._claim_admitted(plan)
                 except StoreError as error:
                     log.debug("steps could not be claimed", reason=error.reason)
                     if isinstance(error, OutcomeUnknown):
@@ -333,66 +266,38 @@ class SlotMatcher:
         finally:
             self._serving = False
 
-    def _choose(self) -> _Plan | None:
-        """Groups with free slots that may be served, and the partitions to look into (W7)."""
-        now = trio.current_time()
-        found: list[tuple[int, _Group, tuple[Want, ...]]] = []
-        scores: dict[int, int] = {}
-        for group in self._groups.values():
-            if not group.shared or group.key.worker.rests_until > now:
-                continue
-            best, wants = self._possible(group.key, scores, now)
-            if wants:
-                found.append((best, group, wants))
-        if not found:
-            return None
-        self._random.shuffle(found)
-        found.sort(key=lambda row: row[0])
-        plan = _Plan([], [], self._partitions(scores))
-        room, wanted = MOST_TASKS, 0
-        for _, group, wants in found[:MOST_GROUPS]:
-            if room <= 0 or (plan.groups and wanted + len(wants) > MOST_WANTS):
-                break
-            slots = min(len(group.shared), room)
-            room, wanted = room - slots, wanted + len(wants)
-            plan.groups.append(group)
-            plan.asked.append(SlotGroup(group.key.worker.worker_id, slots, wants))
-        return plan
+    def _choose(self) -> Plan | None:
+        return self._planner.choose(trio.current_time(), self._permits.refused)
 
-    def _possible(self, key: _GroupKey, scores: dict[int, int], now: float) -> tuple[int, tuple[Want, ...]]:
-        best: int | None = None
-        wants: list[Want] = []
-        for want in _wants(key):
-            useful = False
-            watch = self._watches[want.queue]
-            for partition, ready_ms in watch.oldest(want.only, want.never):
-                blocked = self._blocked_types(key.worker, partition, want.queue, now)
-                if blocked and not any(
-                    p == partition for p, _ in watch.oldest(want.only, want.never | blocked)
-                ):
-                    continue
-                useful = True
-                best = ready_ms if best is None else min(best, ready_ms)
-                scores[partition] = min(ready_ms, scores.get(partition, ready_ms))
-            if useful:
-                wants.append(want)
-        return best or 0, tuple(wants)
+    async def _claim_admitted(self, plan: Plan) -> None:
+        """One claim, within the limits. Where there are any the node looks before it reserves (D4)."""
+        permits = await self._permits.terms(plan.step_queues)
+        if not all(permit.free for permit in permits.values()):
+            if self._planner.is_unsure(plan):
+                await self._look(
+                    list(dict.fromkeys(want.queue for asked in plan.asked for want in asked.wants))
+                )
+                looked = self._choose()
+                if looked is None:
+                    return
+                plan = looked
+            permits = await self._permits.ask(self._planner.demand(plan))
+            admitted = self._choose()
+            if admitted is None or not permits:
+                self._permits.unused(permits)
+                return
+            plan = admitted
+        try:
+            async with self.asking:
+                reply = await self._claim(plan, permits)
+        except StoreError as error:
+            # What may have been executed keeps its tickets: they have leases, or the audit drops them.
+            if not isinstance(error, OutcomeUnknown):
+                self._permits.unused(permits)
+            raise
+        self._permits.settle(permits, reply)
 
-    def _blocked_types(
-        self, worker: StreamWorker, partition: int, queue: QueueName, now: float
-    ) -> frozenset[str]:
-        types = self._blocked.get((worker.key, partition, queue)) if self._blocked else None
-        if not types:
-            return frozenset()
-        return frozenset(name for name, until in types.items() if until > now)
-
-    def _partitions(self, scores: dict[int, int]) -> list[int]:
-        partitions = list(scores)
-        self._random.shuffle(partitions)
-        partitions.sort(key=lambda partition: scores[partition])
-        return partitions[:1] if self._store.clustered else partitions
-
-    async def _claim(self, plan: _Plan) -> None:
+    async def _claim(self, plan: Plan, permits: Permits) -> StepClaims:
         queues = {want.queue for asked in plan.asked for want in asked.wants}
         marks = {
             (partition, queue): self._watches[queue].memories[partition].mark()
@@ -402,16 +307,23 @@ class SlotMatcher:
         most = sum(asked.slots for asked in plan.asked)
         self._claims += 1
         reply = await claim_steps(
-            self._store, self._session(), plan.partitions, plan.asked, most, lambda *place: place in marks
+            self._store,
+            self._session(),
+            plan.partitions,
+            plan.asked,
+            most,
+            permits,
+            lambda *place: place in marks,
         )
         self._learn(reply, marks)
         self._given_up += reply.given_up
-        until = trio.current_time() + BLOCKED_SECONDS
+        now = trio.current_time()
         for row in reply.blocked:
-            place = (plan.groups[row.group].key.worker.key, row.partition, row.queue)
-            self._blocked.setdefault(place, {})[row.type_part] = until
+            worker = plan.groups[row.group].worker
+            self._planner.block(worker, row.partition, row.queue, row.type_part, now)
         for claim in reply.claims:
             self._hand_out(claim, plan.groups[claim.group])
+        return reply
 
     def _learn(self, reply: StepClaims, marks: dict[tuple[int, QueueName], Mark]) -> None:
         for heads in reply.heads:
@@ -421,7 +333,7 @@ class SlotMatcher:
                 watch.memories[heads.partition].learn(mark, heads.ready_ms, complete=heads.complete)
                 watch.learnt(heads.partition)
 
-    def _hand_out(self, claim: StepClaim, group: _Group) -> None:
+    def _hand_out(self, claim: StepClaim, group: Group) -> None:
         # The fence once more: other tasks may have run since the claim was sent (E3).
         while group.shared and self._may_act():
             slot = next(iter(group.shared))
@@ -434,26 +346,24 @@ class SlotMatcher:
                 group.shared[slot] = None
                 break
         self._returned += 1
-        self._give_back(claim, group.key.worker.worker_id)
+        self._give_back(claim, group.worker.worker_id)
 
     # -- the safety net ---------------------------------------------------------------------
 
     async def _peek(self) -> None:
-        now = trio.current_time()
-        self._blocked = {
-            place: kept
-            for place, types in self._blocked.items()
-            if (kept := {name: until for name, until in types.items() if until > now})
-        }
-        queues = [watch.queue for watch in self._watches.values() if watch.users]
-        every = list(range(self._store.keys.partitions))
-        parts = [[partition] for partition in every] if self._store.clustered else [every]
+        self._planner.forget_blocked(trio.current_time())
         try:
-            for start in range(0, len(queues), PEEK_QUEUES):
-                for partitions in parts:
-                    await self._peek_at(queues[start : start + PEEK_QUEUES], partitions)
+            await self._look([watch.queue for watch in self._watches.values() if watch.users])
         except StoreError as error:
             log.debug("peek failed", reason=error.reason)
+
+    async def _look(self, queues: list[QueueName]) -> None:
+        """Learn which work there is, without taking any. Raises StoreError."""
+        every = list(range(self._store.keys.partitions))
+        parts = [[partition] for partition in every] if self._store.clustered else [every]
+        for start in range(0, len(queues), PEEK_QUEUES):
+            for partitions in parts:
+                await self._peek_at(queues[start : start + PEEK_QUEUES], partitions)
 
     async def _peek_at(self, queues: list[QueueName], partitions: list[int]) -> None:
         marks = {
@@ -470,27 +380,6 @@ class SlotMatcher:
                 watch.learnt(heads.partition)
 
 
-def _sticky_queue(worker: StreamWorker) -> QueueName:
-    return QueueName(STICKY, worker.namespace, worker.worker_id)
-
-
-def _queues(key: _GroupKey) -> list[QueueName]:
+def _queues(group: Group) -> list[QueueName]:
     """All heads a group is interested in: its flow types' and the list of its worker."""
-    namespace = key.worker.namespace
-    own = [QueueName(TaskKind.STEP, namespace, skill.flow_type) for skill in key.skills.flows]
-    return [_sticky_queue(key.worker), *own]
-
-
-def _wants(key: _GroupKey) -> list[Want]:
-    worker = key.worker
-    wants = [Want(_sticky_queue(worker))]
-    for skill in key.skills.flows:
-        never = worker.lacking(NameKind.STEP, skill.flow_type)
-        only = None
-        if skill.step_types is not None:
-            only = frozenset(encode(name) for name in skill.step_types) - never
-            never = frozenset()
-            if not only:
-                continue
-        wants.append(Want(QueueName(TaskKind.STEP, worker.namespace, skill.flow_type), only, never))
-    return wants
+    return [group.sticky_queue, *group.step_queues]

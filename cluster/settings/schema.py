@@ -202,6 +202,10 @@ class Settings(BaseModel):
     activity_task_max_dispatches_per_minute_per_namespace: Limit = _dw(
         None, "activities a namespace and minute"
     )
+    step_task_max_active_leases_per_queue: Limit = _dw(None, "steps of a flow type in workers' hands")
+    step_task_max_active_leases_per_namespace: Limit = _dw(None, "steps of a namespace in workers' hands")
+    step_task_max_dispatches_per_minute: Limit = _dw(None, "steps a flow type and minute")
+    step_task_max_dispatches_per_minute_per_namespace: Limit = _dw(None, "steps a namespace and minute")
     task_queue_admission_overrides: JsonObject = _dw({}, "limits of single queues and namespaces, JSON")
 
     query_task_timeout: CountOrZero = _dw_from(

@@ -17,7 +17,7 @@ from cluster.errors import StoreError
 from cluster.ids import TaskKind
 from cluster.membership.housekeeping import HeldPartition
 from cluster.queues.served import Served, ServedTypes
-from cluster.queues.slots import STICKY
+from cluster.queues.slot_groups import STICKY
 from cluster.store.store import Store
 
 log = structlog.get_logger(__name__)

@@ -14,8 +14,8 @@ import trio
 from cluster.flows.finishing import ResultKind, Verdict
 from cluster.queues.rpc_run import RpcEnd, RpcRun
 from cluster.queues.slot_claims import StepClaim
+from cluster.queues.slot_groups import Given, Slot
 from cluster.queues.slot_kind import SlotKind
-from cluster.queues.slots import Given, Slot
 from cluster.queues.stream_workers import NameKind, Skills, StreamWorker, item
 from nodes.streams.codec import ProtocolError
 from nodes.streams.core import (

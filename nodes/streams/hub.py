@@ -14,6 +14,7 @@ from typing import Final, Protocol
 import structlog
 import trio
 
+from cluster.admission.gate import Gate
 from cluster.clock import Clock
 from cluster.errors import StoreError
 from cluster.flows.finishing import ResultKind, StepResult, Verdict
@@ -22,8 +23,9 @@ from cluster.queues.declines import Declines
 from cluster.queues.presence import Presence
 from cluster.queues.served import Served, summarise
 from cluster.queues.slot_claims import StepClaim
+from cluster.queues.slot_groups import Slot
 from cluster.queues.slot_kind import SlotKind
-from cluster.queues.slots import Slot, SlotMatcher
+from cluster.queues.slots import SlotMatcher
 from cluster.queues.stream_workers import StreamWorker
 from cluster.settings.schema import MatchingSettings
 from cluster.store.store import Store
@@ -93,6 +95,7 @@ class StreamHub:
         self,
         store: Store,
         clock: Clock,
+        gate: Gate,
         membership: MembershipPort,
         engine: StepEngine,
         matching: MatchingSettings,
@@ -116,6 +119,7 @@ class StreamHub:
         self.matcher = SlotMatcher(
             store,
             clock,
+            gate=gate,
             session=self.session,
             may_act=membership.may_act,
             give_back=self._give_back,

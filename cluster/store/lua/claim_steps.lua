@@ -3,7 +3,7 @@
 --
 -- KEYS[1]  any key of the first partition (routes the script)
 -- ARGV[1]  prefix of the cluster     ARGV[2]  session of the calling node
--- ARGV[3]  msgpack [bases, heads, type sets, groups, most tasks]
+-- ARGV[3]  msgpack [bases, heads, type sets, groups, most tasks, permits]
 --            bases      [start of its keys, index of heads, ...] for each partition to look into (one on
 --                       a cluster), with the heads to look at there
 --            heads      heads
@@ -11,20 +11,24 @@
 --            groups     free slots that may take the same: [worker id, the same encoded, free slots,
 --                       wants], wants: [index of heads, index of the type set they are limited to or 0,
 --                       index of the type set they must not take or 0]; indexes count from 1
+--            permits    [`<namespace>:<flow type>`, version of the limits, most tasks or -1, latest time or
+--                       -1, admission tickets]; a flow type without one is not handed out (D3)
 --
 -- A task that leaves a worker out is passed over in its favour, at most 8 of a queue.
 --
--- Returns "FENCED" when the session is buried, else [now, claims, heads left, blocked, given up]:
---   claim       [group, base, task, attempt, delivery, handed out at, body]
+-- Returns "FENCED" when the session is buried, else [now, claims, heads left, blocked, given up, refusals]:
+--   claim       [group, base, task, attempt, delivery, handed out at, body, permit, ticket or ""]
 --   heads left  [base, heads, complete, type, ready or "", ...] for each asked; "" says that the type
 --               has no work, `complete` that no other type has any
 --   blocked     [group, base, heads, type] where only tasks that leave the worker out were found
 --   given up    how many searches met too many dead entries
+--   refusal     [permit, "STALE" when the limits have changed, "COUNTED" when leases are counted and there
+--               was no ticket]
 -- Indexes in the reply count from 0.
 -- oom: refuse
 PREFIX = ARGV[1]
 local session = ARGV[2]
-local bases, heads_names, type_lists, groups, most = unpack(cmsgpack.unpack(ARGV[3]))
+local bases, heads_names, type_lists, groups, most, permits = unpack(cmsgpack.unpack(ARGV[3]))
 
 local KNOWN_HEADS = 64
 local SEARCH_LIMIT = 8
@@ -75,6 +79,52 @@ local function refresh(b, h, only, passed_over)
   end
 end
 
+-- Flow types as they are named in permits. A list of steps for one worker has flow types for types.
+local permit_of, own_scope, namespaces = {}, {}, {}
+for q, permit in ipairs(permits) do
+  permit_of[permit[1]] = q
+end
+for h, heads in ipairs(heads_names) do
+  local kind, namespace, name = string.match(heads, '^([^:]*):([^:]*):([^:]*)')
+  namespaces[h] = namespace
+  own_scope[h] = kind == 's' and namespace .. ':' .. name
+end
+
+local refusals, refused = {}, {}
+local terms = {}
+local function refuse(q, b, reason)
+  refused[q] = refused[q] or {}
+  if not refused[q][b] then
+    refused[q][b] = true
+    refusals[#refusals + 1] = { q - 1, reason }
+  end
+  return nil
+end
+
+-- The permit under which a step of that place may be handed out, or nil.
+local function permit_for(b, h, type_part)
+  local q = permit_of[own_scope[h] or namespaces[h] .. ':' .. type_part]
+  if not q or (refused[q] and refused[q][b]) then
+    return nil
+  end
+  local permit = permits[q]
+  if permit[3] == 0 or (permit[4] >= 0 and now > permit[4]) then
+    return nil
+  end
+  local scope = b .. ':' .. namespaces[h]
+  if not terms[scope] then
+    local field = 's:' .. namespaces[h]
+    terms[scope] = redis.call('HMGET', bases[b][1] .. ':adm', field .. ':v', field .. ':m')
+  end
+  local version, counted = terms[scope][1], terms[scope][2]
+  if version and tonumber(version) > permit[2] then
+    return refuse(q, b, 'STALE')
+  elseif counted and #permit[5] == 0 then
+    return refuse(q, b, 'COUNTED')
+  end
+  return q
+end
+
 local blocked, blocked_rows = {}, {}
 local function place(g, b, h, type_part)
   return g .. ' ' .. b .. ' ' .. h .. ' ' .. type_part
@@ -100,7 +150,8 @@ local function find_oldest(g)
     refresh(b, h, type_lists[sight[3]], (never and #type_lists[sight[4]] or 0) + #blocked_rows)
     for type_part, score in pairs(ready[b][h]) do
       if score and (not best or score < best[1]) and (not only or only[type_part])
-        and not (never and never[type_part]) and not blocked[place(g, b, h, type_part)] then
+        and not (never and never[type_part]) and not blocked[place(g, b, h, type_part)]
+        and permit_for(b, h, type_part) then
         best = { score, b, h, type_part }
       end
     end
@@ -112,7 +163,8 @@ end
 local next_of = {}
 local function oldest(g)
   local known = next_of[g]
-  if known == nil or (known and ready[known[2]][known[3]][known[4]] ~= known[1]) then
+  if known == nil or (known and (ready[known[2]][known[3]][known[4]] ~= known[1]
+    or not permit_for(known[2], known[3], known[4]))) then
     known = find_oldest(g) or false
     next_of[g] = known
   end
@@ -186,17 +238,34 @@ local function take_for(worker, queue)
   return nil, nil, passed > 0 and dead == 0, dead >= SEARCH_LIMIT
 end
 
-local function hand_out(id, entry, worker)
+-- The ticket to hand out under, which the permit has less from now on; "" where none are needed.
+local function use(q)
+  local permit = permits[q]
+  if permit[3] > 0 then
+    permit[3] = permit[3] - 1
+  end
+  local ticket = permit[5][#permit[5]] or ''
+  permit[5][#permit[5]] = nil
+  return ticket
+end
+
+local function hand_out(id, entry, worker, ticket)
   local key = P .. ':task:' .. id
   redis.call('HSET', key, 's', 'l', 'o', worker, 'ss', session, 'la', text(now), 'qi', entry)
-  local r = redis.call('HMGET', key, 'tm', 'th', 'tc', 'hh', 'hy', 'h')
+  local r = redis.call('HMGET', key, 'tm', 'th', 'tc', 'hh', 'hy', 'h', 'ls')
   if r[4] then
     redis.call('HSET', key, 'h', r[4], 'y', r[5])
     redis.call('HDEL', key, 'hh', 'hy')
     redis.call('ZREM', P .. ':timers', 'sticky ' .. id)
   end
+  if ticket ~= '' then
+    redis.call('HSET', key, 'tk', ticket)
+    redis.call('HSET', P .. ':tk', ticket, id)
+  end
+  local heads = r[4] or r[6]
+  redis.call('ZADD', P .. ':lq:' .. task_queue(heads), text(now + tonumber(r[7])), id)
   redis.call('SADD', P .. ':on:' .. session, id)
-  count('d', r[4] or r[6])
+  count('d', heads)
   start_clock(key, r[1], r[2], r[3])
 end
 
@@ -216,6 +285,7 @@ local function serve()
     return false
   end
   local b, h, type_part = found[2], found[3], found[4]
+  local q = permit_for(b, h, type_part)
   next_of[g] = nil
   if not announced then
     announced = true
@@ -228,10 +298,11 @@ local function serve()
   set_head(heads_names[h], type_part, following)
   ready[b][h][type_part] = following or false
   if id then
-    hand_out(id, entry, groups[g][1])
+    local ticket = use(q)
+    hand_out(id, entry, groups[g][1], ticket)
     groups[g][3] = groups[g][3] - 1
     local r = redis.call('HMGET', P .. ':task:' .. id, 'n', 'd', 'a')
-    claims[#claims + 1] = { g - 1, b - 1, id, r[1], r[2], text(now), r[3] }
+    claims[#claims + 1] = { g - 1, b - 1, id, r[1], r[2], text(now), r[3], q - 1, ticket }
   elseif only_excluding or too_many_dead then
     blocked[place(g, b, h, type_part)] = true
     if following then
@@ -259,4 +330,4 @@ for b = 1, #bases do
     left[#left + 1] = row
   end
 end
-return { text(now), claims, left, blocked_rows, given_up }
+return { text(now), claims, left, blocked_rows, given_up, refusals }

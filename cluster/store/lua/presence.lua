@@ -25,18 +25,28 @@ for _, worker in ipairs(arrived) do
   redis.call('SADD', P .. ':ses:' .. session, worker)
 end
 
-local unfinished = {}
-for _, worker in ipairs(gone) do
-  redis.call('SREM', P .. ':wk:' .. worker, session)
-  local left = redis.call('EXISTS', P .. ':wk:' .. worker) == 0
-  local list = P .. ':b:t:' .. worker .. '::'
-  if left then
-    for _, id in ipairs(redis.call('ZRANGE', list, 0, CHUNK - 1)) do
+-- Steps that wait for a worker go to their own queues; whether all of them have.
+local function unstick_all(worker)
+  local heads, left = 't:' .. worker .. ':', CHUNK
+  for _, flow_type in ipairs(redis.call('ZRANGE', P .. ':h:' .. heads, 0, -1)) do
+    local list = P .. ':b:' .. heads .. ':' .. flow_type
+    local waiting = left > 0 and redis.call('ZRANGE', list, 0, left - 1) or {}
+    for _, id in ipairs(waiting) do
       unstick(id)
       redis.call('ZREM', list, id)
     end
+    left = left - #waiting
+    if redis.call('EXISTS', list) == 1 then
+      return false
+    end
   end
-  if left and redis.call('EXISTS', list) == 1 then
+  return true
+end
+
+local unfinished = {}
+for _, worker in ipairs(gone) do
+  redis.call('SREM', P .. ':wk:' .. worker, session)
+  if redis.call('EXISTS', P .. ':wk:' .. worker) == 0 and not unstick_all(worker) then
     unfinished[#unfinished + 1] = worker
   else
     redis.call('SREM', P .. ':ses:' .. session, worker)

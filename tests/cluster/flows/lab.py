@@ -10,11 +10,13 @@ from typing import Any
 import orjson
 from msgspec import Raw
 
+from cluster.admission.gate import Permit
 from cluster.clock import Clock
 from cluster.flows.engine import FlowEngine, FlowStarted, ResultKind, StartFlow, StepResult, Verdict
 from cluster.flows.limits import FlowLimits
 from cluster.flows.wire import Publication, read_options
 from cluster.ids import TaskKind
+from cluster.queues.claims import NEWEST
 from cluster.queues.slot_claims import SlotGroup, StepClaim, Want, claim_steps
 from cluster.store.keys import QueueName
 from cluster.store.store import Store
@@ -102,10 +104,13 @@ class Lab:
         sticky = QueueName("t", self.namespace, worker)
         only = frozenset(types) or None
         group = SlotGroup(worker, most, (Want(queue, only), Want(sticky)))
+        permit = Permit(self.namespace, TaskKind.STEP, FLOW_TYPE, NEWEST, free=True)
         everywhere = list(range(self.store.keys.partitions))
         taken: list[HandOut] = []
         for partitions in [[p] for p in everywhere] if self.store.clustered else [everywhere]:
-            reply = await claim_steps(self.store, SESSION, partitions, [group], most - len(taken))
+            reply = await claim_steps(
+                self.store, SESSION, partitions, [group], most - len(taken), {queue: permit}
+            )
             taken += [HandOut(claim, worker, orjson.loads(claim.body)) for claim in reply.claims]
         return taken
 

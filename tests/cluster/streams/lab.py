@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -10,6 +11,8 @@ from typing import Any
 
 import trio
 
+from cluster.admission.gate import Gate
+from cluster.admission.limit_store import LimitStore
 from cluster.clock import Clock
 from cluster.errors import StoreError
 from cluster.flows.engine import FlowEngine, StartFlow
@@ -21,7 +24,7 @@ from cluster.membership.housekeeping import HeldPartition
 from cluster.queues.rpc_broker import NodeRpcBroker
 from cluster.queues.sticky import TIMERS as STICKY_TIMERS
 from cluster.queues.sticky import StickyTimers
-from cluster.settings.schema import MatchingSettings
+from cluster.settings.schema import MatchingSettings, Settings
 from cluster.store.store import Store, open_store
 from cluster.upkeep.due import DueWork
 from nodes.streams.codec import ProtocolError
@@ -54,6 +57,7 @@ class StreamNode:
     store: Store
     clock: Clock
     member: Member
+    gate: Gate
     engine: FlowEngine
     hub: StreamHub
     rpc: NodeRpcBroker
@@ -176,8 +180,10 @@ class StreamLab:
 
 
 @asynccontextmanager
-async def open_stream_lab(url: str, prefix: str, count: int = 2, **matching: Any) -> AsyncIterator[StreamLab]:
-    """``count`` nodes; ``matching`` are settings of that section, in seconds."""
+async def open_stream_lab(
+    url: str, prefix: str, count: int = 2, *, limits: Mapping[str, Any] | None = None, **matching: Any
+) -> AsyncIterator[StreamLab]:
+    """``matching`` are settings of that section, in seconds; ``limits`` the override tree."""
     settings = MatchingSettings.model_validate({"sticky_wait": 0.6, "dispatch_wait": 2.0, **matching})
     members = [Member(f"node-{number}~1") for number in range(count)]
     lab = StreamLab()
@@ -185,7 +191,12 @@ async def open_stream_lab(url: str, prefix: str, count: int = 2, **matching: Any
         nursery = await stack.enter_async_context(trio.open_nursery())
         for number in range(count):
             store = await stack.enter_async_context(open_store(url, prefix=prefix, partitions=PARTITIONS))
-            node = _node(store, await synchronized_clock(store), members, number, settings, nursery)
+            admission = LimitStore(store, Settings(task_queue_admission_overrides=json.dumps(limits or {})))
+            await admission.watch()
+            gate = Gate(store, admission)
+            await nursery.start(gate.run)
+            clock = await synchronized_clock(store)
+            node = _node(store, clock, gate, members, number, settings, nursery)
             await nursery.start(node.hub.run)
             await nursery.start(node.rpc.run)
             nursery.start_soon(_keep_time, node)
@@ -197,6 +208,7 @@ async def open_stream_lab(url: str, prefix: str, count: int = 2, **matching: Any
 def _node(
     store: Store,
     clock: Clock,
+    gate: Gate,
     members: list[Member],
     number: int,
     settings: MatchingSettings,
@@ -209,6 +221,7 @@ def _node(
     hub = StreamHub(
         store,
         clock,
+        gate,
         member,
         engine,
         settings,
@@ -227,7 +240,7 @@ def _node(
     )
     owners = {FLOW_TIMERS: engine.timer_due, STICKY_TIMERS: StickyTimers(store).due}
     due = DueWork(store, engine, owners)  # type: ignore[arg-type]  # no workflows here
-    return StreamNode(store, clock, member, engine, hub, rpc, due, nursery)
+    return StreamNode(store, clock, member, gate, engine, hub, rpc, due, nursery)
 
 
 def held(partition: int) -> HeldPartition:

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from cluster.flows.machine import StopType
-from cluster.ids import partition_of_run
+from cluster.ids import TaskKind, partition_of_run
 from cluster.queues.slot_claims import SlotGroup, Want, claim_steps
 from cluster.store.keys import QueueName
 from cluster.upkeep.orphans import Orphan
@@ -339,8 +339,10 @@ async def test_a_claim_whose_reply_was_lost_comes_back(lab: StreamLab) -> None:
     """G1: the audit finds what this session holds and nobody here knows."""
     flow_id = await lab[0].start("F", options=ONCE)
     store, session = lab[0].store, lab[0].member.incarnation
-    group = SlotGroup("gone", 1, (Want(QueueName("s", NAMESPACE, "F")),))
-    lost = await claim_steps(store, session, list(range(PARTITIONS)), [group], 1)
+    queue = QueueName("s", NAMESPACE, "F")
+    permit = await lab[0].gate.terms(NAMESPACE, TaskKind.STEP, "F")
+    group = SlotGroup("gone", 1, (Want(queue),))
+    lost = await claim_steps(store, session, list(range(PARTITIONS)), [group], 1, {queue: permit})
     assert len(lost.claims) == 1
     async with lab[1].worker("w2", "F") as w2:
         for _ in range(2):

@@ -6,8 +6,8 @@
 -- the oldest ready time among them: `P:h:<heads>` has the member iff there is such an entry (W1),
 -- and a wake is published when it appears or gets older work (W2).
 --
--- A step that waits for one worker stands in the queue `t:<ns>:<worker>::` instead (kind "t", one type
--- without name, returned tasks only). Its record keeps its own queue in `hh` and `hy` meanwhile, and the
+-- A step that waits for one worker stands in the queue `t:<ns>:<worker>::<flow type>` instead (kind "t",
+-- returned tasks only). Its record keeps its own queue in `hh` and `hy` meanwhile, and the
 -- timer `sticky <task>` ends the wait. An activity that waits for a worker session stands in its own queue
 -- behind another marker, in the same way; so does a step that came back again and again.
 local GROUP = 'g'
@@ -221,7 +221,7 @@ end
 -- for up to `wait` ms, if he is connected and nothing older than `sync` ms waits for the same type; else
 -- in its queue. `behind` says that such work waits in another partition.
 local function offer(id, run, heads, type_part, attempt, lease, timer, after, cap, body, worker, behind, sync, wait)
-  local namespace = string.match(heads, '^[^:]*:([^:]*)')
+  local namespace, flow_type = string.match(heads, '^[^:]*:([^:]*):([^:]*)')
   local head = tonumber(redis.call('ZSCORE', P .. ':h:' .. heads, type_part) or nil)
   if worker == '' or behind == '1' or (head and head <= now - tonumber(sync))
     or redis.call('EXISTS', P .. ':wk:' .. namespace .. ':' .. worker) == 0 then
@@ -229,13 +229,13 @@ local function offer(id, run, heads, type_part, attempt, lease, timer, after, ca
     return
   end
   local list = sticky_heads(namespace, worker)
-  redis.call('HSET', P .. ':task:' .. id, 's', 'r', 'n', attempt, 'd', '0', 'run', run, 'h', list, 'y', '',
+  redis.call('HSET', P .. ':task:' .. id, 's', 'r', 'n', attempt, 'd', '0', 'run', run, 'h', list, 'y', flow_type,
     'hh', heads, 'hy', type_part, 'at', text(now), 'qi', 'b', 'ls', lease, 'tm', timer, 'th', after, 'tc', cap,
     'a', body)
-  redis.call('ZADD', P .. ':b:' .. list .. ':', text(now), id)
-  register(list, '')
+  redis.call('ZADD', P .. ':b:' .. list .. ':' .. flow_type, text(now), id)
+  register(list, flow_type)
   arm('sticky ' .. id, now + tonumber(wait))
-  lower_head(list, '', now)
+  lower_head(list, flow_type, now)
   count('a', heads)
 end
 

@@ -1,0 +1,126 @@
+"""The slots of a node, in groups that may take the same: which are free, and what they could be served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, Protocol
+
+from cluster.ids import TaskKind
+from cluster.queues.rpc_run import RpcRun
+from cluster.queues.slot_claims import StepClaim, Want
+from cluster.queues.slot_kind import SlotKind
+from cluster.queues.stream_workers import NameKind, Skills, StreamWorker
+from cluster.store.keys import QueueName, encode
+
+STICKY: Final = "t"
+"""Kind of the lists of steps that wait for one worker; the types in them are flow types."""
+
+
+class Given(StrEnum):
+    """What became of a task that was given to a slot."""
+
+    TAKEN = "taken"
+    GONE = "gone"
+    """The slot cannot take anything any more."""
+    UNFIT = "unfit"
+    """The slot stays free: its worker has no such step type or RPC."""
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """One registered slot stream, and how to start a step or an RPC on it."""
+
+    worker: StreamWorker
+    skills: Skills
+    kind: SlotKind
+    give: Callable[[StepClaim], Given]
+    give_rpc: Callable[[RpcRun], Given]
+    group: Group | None = None
+    """None: not registered, or over."""
+
+
+class WaitingRpc(Protocol):
+    """An RPC that looks for a slot. ``offer`` says whether it took the slot."""
+
+    def offer(self, slot: Slot) -> bool: ...
+
+
+class Group:
+    """Equal slots of one worker: the free ones by kind, and how many are registered in all."""
+
+    def __init__(self, worker: StreamWorker, skills: Skills) -> None:
+        self.worker = worker
+        self.skills = skills
+        self.size = 0
+        self.shared: dict[Slot, None] = {}
+        self.rpc_only: dict[Slot, None] = {}
+        own = [QueueName(TaskKind.STEP, worker.namespace, skill.flow_type) for skill in skills.flows]
+        self.step_queues = tuple(own)
+        """A flow type is a queue; these are the ones the slots serve."""
+        self.sticky_queue = QueueName(STICKY, worker.namespace, worker.worker_id)
+        self._everything = self._wants(frozenset())
+
+    def free(self, kind: SlotKind) -> dict[Slot, None]:
+        return self.shared if kind is SlotKind.STEP_AND_RPC else self.rpc_only
+
+    def wants(self, refused: frozenset[QueueName] = frozenset()) -> tuple[Want, ...]:
+        """What a slot may take, but for flow types that are ``refused``."""
+        if refused or self.worker.declined or self.worker.held_back:
+            return self._wants(refused)
+        return self._everything
+
+    def _wants(self, refused: frozenset[QueueName]) -> tuple[Want, ...]:
+        open_queues = [queue for queue in self.step_queues if queue not in refused]
+        if not open_queues:
+            return ()
+        wants = [Want(self.sticky_queue, frozenset(encode(queue.queue) for queue in open_queues))]
+        for queue, skill in zip(self.step_queues, self.skills.flows, strict=True):
+            if queue in refused:
+                continue
+            never = self.worker.lacking(NameKind.STEP, skill.flow_type)
+            only = None
+            if skill.step_types is not None:
+                only = frozenset(encode(name) for name in skill.step_types) - never
+                never = frozenset()
+                if not only:
+                    continue
+            wants.append(Want(queue, only, never))
+        return tuple(wants)
+
+
+@dataclass(slots=True)
+class SlotGroups:
+    """All groups of a node."""
+
+    _groups: dict[tuple[StreamWorker, Skills], Group] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self._groups.values())
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def add(self, slot: Slot) -> bool:
+        """Take in a slot, which is not free yet; whether its group is new."""
+        key = (slot.worker, slot.skills)
+        group = self._groups.get(key)
+        new = group is None
+        if group is None:
+            group = self._groups[key] = Group(*key)
+        group.size += 1
+        slot.group = group
+        return new
+
+    def remove(self, slot: Slot) -> Group | None:
+        """A slot is over; its group if that is over, too."""
+        group, slot.group = slot.group, None
+        if group is None:
+            return None
+        group.free(slot.kind).pop(slot, None)
+        group.size -= 1
+        if group.size:
+            return None
+        del self._groups[group.worker, group.skills]
+        return group
