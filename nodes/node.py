@@ -41,6 +41,7 @@ from cluster.queries.polls import QueryPolls
 from cluster.queues.matcher import Matcher
 from cluster.queues.polls import Polls
 from cluster.queues.rpc_broker import NodeRpcBroker
+from cluster.queues.served import Served
 from cluster.queues.session_gate import SessionGate
 from cluster.queues.sticky import TIMERS as STICKY_TIMERS
 from cluster.queues.sticky import StickyTimers
@@ -108,6 +109,7 @@ class Node:
     engine: Engine
     flows: FlowEngine
     streams: StreamHub
+    served: Served
     rpc: RpcBroker | None
     limits: LimitStore
     gate: Gate
@@ -269,6 +271,7 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
             engine=engine,
             flows=flows,
             streams=streams,
+            served=streams.served,
             rpc=rpc,
             limits=admission,
             gate=gate,

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
-from cluster.admission.limits import GATE_ORDER, SECTION, LimitName, QueueLimits
+from cluster.admission.limits import GATE_ORDER, LimitName, QueueLimits
 from cluster.ids import TaskKind
 from cluster.store.keys import encode
 from cluster.store.store import Store
@@ -127,11 +127,18 @@ _SHOWN: tuple[tuple[LimitName, str, str], ...] = (
 )
 
 
+_SLOTS_FROM: Final = {
+    TaskKind.WORKFLOW: "worker_registration.max_concurrent_workflow_tasks",
+    TaskKind.ACTIVITY: "worker_registration.max_concurrent_activity_tasks",
+    TaskKind.STEP: "worker_streams.step_and_rpc",
+}
+
+
 def section(kind: TaskKind, limits: QueueLimits, budget: Budget | None, load: Load) -> dict[str, Any]:
     """One section of ``admission``: all 26 fields, always."""
     shown: dict[str, Any] = {
         "status": status(limits, budget, load).value,
-        "budget_source": f"worker_registration.max_concurrent_{SECTION[kind]}",
+        "budget_source": _SLOTS_FROM[kind],
         "server_budget_source": limits.source,
         "active_worker_count": load.workers,
         "configured_slot_count": load.slots,

@@ -16,6 +16,9 @@ from cluster.admission.limits import DISPATCH_LIMITS, GATE_ORDER, LimitName, Que
 
 class Obstacle(StrEnum):
     NOT_YET_DUE = "not_yet_due"
+    CONDITIONS_OPEN = "conditions_open"
+    ATTRIBUTES_LOCKED = "attributes_locked"
+    FLOW_STOPPING = "flow_stopping"
     LIMIT_REACHED = "limit_reached"
     ADMISSION_UNAVAILABLE = "admission_unavailable"
     NO_WORKER = "no_worker"
@@ -78,6 +81,33 @@ def findings(
     found = [*_due(task), *_limits(task, limits, counts), *_workers(task, workers, leased)]
     if not found:
         text = "A worker that takes this task has a free slot; it gets it when it polls next."
+        found.append(Finding(Obstacle.WAITING_FOR_POLL, text))
+    return found
+
+
+def step_findings(
+    task: Waiting,
+    limits: QueueLimits,
+    counts: Sequence[int] | None,
+    serving: Sequence[int],
+    able: Sequence[int],
+    leased: int,
+) -> list[Finding]:
+    """All obstacles of a step that is queued or will be. ``serving`` and ``able`` are workers and slots, of
+    the flow type and of those among them that know the step type.
+    """
+    found = [*_due(task), *_limits(task, limits, counts)]
+    if not serving[0]:
+        found.append(Finding(Obstacle.NO_WORKER, "No connected worker serves the flow type."))
+    elif not able[0]:
+        text = f"No connected worker supports the step type {task.type_name!r}."
+        found.append(Finding(Obstacle.UNSUPPORTED_TYPE, text, {"type": task.type_name}))
+    elif leased >= serving[1]:
+        text = "All slots of the flow type's workers are taken."
+        numbers = {"configured_slot_count": able[1], "leased_count": leased}
+        found.append(Finding(Obstacle.NO_FREE_SLOT, text, numbers))
+    if not found:
+        text = "A worker that knows this step has a free slot; it gets it now."
         found.append(Finding(Obstacle.WAITING_FOR_POLL, text))
     return found
 

@@ -23,6 +23,8 @@ MOST_LEASES: Final = 50
 REDISPATCH_AFTER_SECONDS: Final = 3
 """A task that is ready for so long is called overdue; a busy queue normally has some."""
 HTTP_KINDS: Final = (TaskKind.WORKFLOW, TaskKind.ACTIVITY)
+EVERY_KIND: Final = (*HTTP_KINDS, TaskKind.STEP)
+"""Of steps, too; the queue of a step is called by its flow type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +76,15 @@ class Overview:
         return self.queues.setdefault((queue, kind), QueueContent())
 
 
-async def queue_names(store: Store, namespace: str) -> set[str]:
-    """Queues of a namespace that have, or lately had, workflow or activity tasks."""
+async def queue_names(store: Store, namespace: str, kinds: Sequence[TaskKind] = HTTP_KINDS) -> set[str]:
+    """Queues of a namespace that have, or lately had, tasks of these kinds."""
     names: set[str] = set()
 
     async def look(partition: int) -> None:
         key = f"{store.keys.base(partition)}:nq:{encode(namespace)}"
         for member in await store.call("SMEMBERS", key, idempotent=True):
             kind, _, name = member.decode().partition(":")
-            if kind in HTTP_KINDS:
+            if kind in kinds:
                 names.add(decode(name))
 
     await together(look, range(store.keys.partitions))
@@ -90,13 +92,18 @@ async def queue_names(store: Store, namespace: str) -> set[str]:
 
 
 async def look_at(
-    store: Store, namespace: str, queues: Iterable[str], *, with_leases: bool = False
+    store: Store,
+    namespace: str,
+    queues: Iterable[str],
+    *,
+    kinds: Sequence[TaskKind] = HTTP_KINDS,
+    with_leases: bool = False,
 ) -> Overview:
-    """The content of ``queues``. Raises StoreError.
+    """The content of ``queues``, of these kinds. Raises StoreError.
 
     ``with_leases`` names up to MOST_LEASES leases of each, those that ran out first.
     """
-    overview = Overview(live=dict.fromkeys(HTTP_KINDS, 0))
+    overview = Overview(live=dict.fromkeys(kinds, 0))
     names = list(queues)
     chunks = [names[start : start + CHUNK] for start in range(0, len(names), CHUNK)] or [[]]
 
@@ -110,7 +117,7 @@ async def look_at(
                 store.keys.base(partition),
                 encode(namespace),
                 msgpack.packb([encode(name) for name in chunk], use_bin_type=False),
-                "".join(HTTP_KINDS),
+                "".join(kinds),
                 MOST_LEASES if with_leases else 0,
                 REDISPATCH_AFTER_SECONDS * 1000,
                 "all" if number == 0 else "",
@@ -119,7 +126,7 @@ async def look_at(
         )
         now, live, rows = reply
         overview.now_ms = max(overview.now_ms, int(now))
-        for kind, number in zip(HTTP_KINDS, live, strict=True):
+        for kind, number in zip(kinds, live, strict=True):
             overview.live[kind] += number
         for row in rows:
             _merge(overview.of(chunk[row[1]], TaskKind(row[0].decode())), row)

@@ -7,13 +7,14 @@ all of them. A summary of a node that is gone is not believed, and removed by th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 import trio
 
 from cluster.queues.stream_workers import NameKind, Skills, StreamWorker
-from cluster.store.keys import encode
+from cluster.store.keys import decode, encode
 from cluster.store.store import Store
 
 REPEAT_SECONDS: Final = 10.0
@@ -33,6 +34,9 @@ class ServedTypes(msgspec.Struct, frozen=True, array_like=True):
     flow_type: str
     only: frozenset[str] | None
     never: frozenset[str]
+    workers: int = 0
+    slots: int = 0
+    """How many workers with how many slots for steps are connected to that node."""
 
     def supports(self, type_part: str) -> bool:
         if self.only is not None and type_part not in self.only:
@@ -46,18 +50,41 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[ServedTypes])
 
 
-def summarise(workers: Iterable[tuple[StreamWorker, Skills]]) -> Summary:
-    """What workers with a shared slot serve; each combination once."""
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Who serves one flow type, over all nodes. A worker counts at each node it is connected to."""
+
+    rows: tuple[ServedTypes, ...] = ()
+
+    @property
+    def workers(self) -> int:
+        return sum(row.workers for row in self.rows)
+
+    @property
+    def slots(self) -> int:
+        return sum(row.slots for row in self.rows)
+
+    def able(self, step_type: str) -> Serving:
+        """Those who support a step type."""
+        return Serving(tuple(row for row in self.rows if row.supports(encode(step_type))))
+
+
+def summarise(workers: Iterable[tuple[StreamWorker, Skills, int]]) -> Summary:
+    """What workers with so many slots for steps serve; each combination once."""
+    found: dict[tuple[str, str, frozenset[str] | None, frozenset[str]], tuple[set[str], int]] = {}
+    for worker, skills, slots in workers:
+        for skill in skills.flows:
+            combination = (
+                encode(worker.namespace),
+                encode(skill.flow_type),
+                None if skill.step_types is None else frozenset(encode(name) for name in skill.step_types),
+                worker.lacking(NameKind.STEP, skill.flow_type),
+            )
+            ids, number = found.get(combination, (set(), 0))
+            found[combination] = ({*ids, worker.worker_id}, number + slots)
     return frozenset(
-        ServedTypes(
-            encode(worker.namespace),
-            encode(skill.flow_type),
-            None if skill.step_types is None else frozenset(encode(name) for name in skill.step_types),
-            worker.lacking(NameKind.STEP, skill.flow_type),
-        )
-        for worker, skills in workers
-        if worker.shared
-        for skill in skills.flows
+        ServedTypes(*combination, workers=len(ids), slots=number)
+        for combination, (ids, number) in found.items()
     )
 
 
@@ -83,6 +110,14 @@ class Served:
         key = self._store.keys.served()
         await self._store.call("HSET", key, state[0], _encoder.encode(list(summary)), idempotent=True)
         self._written, self._written_at = state, now
+
+    async def of_namespace(self, namespace: str) -> dict[str, Serving]:
+        """Who serves which flow type of a namespace. Raises StoreError."""
+        rows: dict[str, list[ServedTypes]] = {}
+        for row in await self.read():
+            if row.namespace == encode(namespace):
+                rows.setdefault(decode(row.flow_type), []).append(row)
+        return {flow_type: Serving(tuple(found)) for flow_type, found in rows.items()}
 
     async def read(self) -> list[ServedTypes]:
         """What is served anywhere, at most KEEP_SECONDS ago. Raises StoreError."""

@@ -48,12 +48,14 @@ class WaitingRpc(Protocol):
 
 
 class Group:
-    """Equal slots of one worker: the free ones by kind, and how many are registered in all."""
+    """Equal slots of one worker: the free ones by kind, and how many are registered: ``size`` in all,
+    ``shared_size`` for steps.
+    """
 
     def __init__(self, worker: StreamWorker, skills: Skills) -> None:
         self.worker = worker
         self.skills = skills
-        self.size = 0
+        self.size = self.shared_size = 0
         self.shared: dict[Slot, None] = {}
         self.rpc_only: dict[Slot, None] = {}
         own = [QueueName(TaskKind.STEP, worker.namespace, skill.flow_type) for skill in skills.flows]
@@ -110,6 +112,7 @@ class SlotGroups:
         if group is None:
             group = self._groups[key] = Group(*key)
         group.size += 1
+        group.shared_size += slot.kind is SlotKind.STEP_AND_RPC
         slot.group = group
         return new
 
@@ -120,6 +123,7 @@ class SlotGroups:
             return None
         group.free(slot.kind).pop(slot, None)
         group.size -= 1
+        group.shared_size -= slot.kind is SlotKind.STEP_AND_RPC
         if group.size:
             return None
         del self._groups[group.worker, group.skills]

@@ -188,6 +188,12 @@ class SlotMatcher:
         """Workers with slots here, and what they serve."""
         return [(group.worker, group.skills) for group in self._groups]
 
+    def serving(self) -> Iterable[tuple[StreamWorker, Skills, int]]:
+        """As :meth:`registered`, of the workers that take steps, with how many slots they have for them."""
+        return [
+            (group.worker, group.skills, group.shared_size) for group in self._groups if group.shared_size
+        ]
+
     # -- what is known ----------------------------------------------------------------------
 
     def behind(self, queue: QueueName, type_part: str) -> bool:

@@ -2,7 +2,7 @@
 
 ``PUT`` replaces what is set for a queue (``*``: for all queues of the namespace that have no own) with an
 object of the form that ``DW_TASK_QUEUE_ADMISSION_OVERRIDES`` has per key. It answers once the limits
-hold on every node.
+hold on every node. The queue of steps is called by their flow type.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field
 from cluster.admission.limits import GATE_ORDER, LARGEST, SECTION, LimitBook
 from cluster.errors import Refused
 from cluster.ids import TaskKind
-from cluster.queues.overview import HTTP_KINDS
+from cluster.queues.overview import EVERY_KIND
 from nodes.api.call import Call
 from nodes.api.fields import Fields, Integer, Trimmed
 from nodes.api.routes import Reply
@@ -48,6 +48,7 @@ class _Entry(Fields):
 
     workflow_tasks: _Section | None = Field(None)
     activity_tasks: _Section | None = Field(None)
+    step_tasks: _Section | None = Field(None)
 
 
 async def list_limits(call: Call) -> Reply:
@@ -108,7 +109,7 @@ def _show(book: LimitBook, queue: str) -> dict[str, Any]:
         "task_queue": queue,
         "version": book.version,
         "runtime": book.runtime.get(f"{book.namespace}:{queue}", {}),
-        "effective": {SECTION[kind]: _effective(book, kind, queue) for kind in HTTP_KINDS},
+        "effective": {SECTION[kind]: _effective(book, kind, queue) for kind in EVERY_KIND},
     }
 
 

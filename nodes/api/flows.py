@@ -24,6 +24,7 @@ from cluster.flows.records import (
     TimeoutPolicy,
 )
 from cluster.flows.starts import STARTED
+from cluster.flows.storage import step_task_id
 from cluster.flows.wire import NAME_LENGTH, Publication, read_options, read_step
 from cluster.times import iso_ms
 from nodes.api.call import Call
@@ -296,7 +297,10 @@ def _description(view: FlowView) -> dict[str, Any]:
             "attributes": {name: orjson.Fragment(value) for name, value in view.run.attributes.items()},
             "locked_attributes": sorted(state.locks),
             "channels": state.channels,
-            "open_steps": [_step(step, view.tasks.get(k, Task())) for k, step in view.run.steps.items()],
+            "open_steps": [
+                {"task_id": step_task_id(info.run_id, k)} | _step(step, view.tasks.get(k, Task()))
+                for k, step in view.run.steps.items()
+            ],
         }
     )
 

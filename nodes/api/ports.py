@@ -17,6 +17,7 @@ from cluster.namespaces import NamespaceStore
 from cluster.queries.broker import QueryBroker
 from cluster.queries.polls import QueryPolls
 from cluster.queues.polls import Polls
+from cluster.queues.served import Served
 from cluster.schedules.schedules import Schedules
 from cluster.search_attributes import SearchAttributes
 from cluster.settings.schema import Settings
@@ -74,6 +75,8 @@ class NodePort(Protocol):
     def flows(self) -> FlowEngine: ...
     @property
     def rpc(self) -> RpcBroker | None: ...
+    @property
+    def served(self) -> Served: ...
     @property
     def limits(self) -> LimitStore: ...
     @property

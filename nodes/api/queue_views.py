@@ -9,13 +9,13 @@ from typing import Any
 import trio
 
 from cluster.admission import standing
-from cluster.admission.limits import LimitBook
+from cluster.admission.limits import SECTION, LimitBook
 from cluster.admission.standing import Budget, Load
 from cluster.errors import StoreError
 from cluster.fleet import WorkerStatus, WorkerView
 from cluster.ids import AttemptId, TaskKind, parse_task_id
 from cluster.queues.overview import (
-    HTTP_KINDS,
+    EVERY_KIND,
     REDISPATCH_AFTER_SECONDS,
     LeaseRow,
     Overview,
@@ -23,11 +23,11 @@ from cluster.queues.overview import (
     look_at,
     queue_names,
 )
+from cluster.queues.served import Serving
 from cluster.times import iso_ms
 from nodes.api.ports import NodePort
 
-_KIND_NAMES = {TaskKind.WORKFLOW: "workflow", TaskKind.ACTIVITY: "activity"}
-_SECTIONS = {TaskKind.WORKFLOW: "workflow_tasks", TaskKind.ACTIVITY: "activity_tasks"}
+_KIND_NAMES = {TaskKind.WORKFLOW: "workflow", TaskKind.ACTIVITY: "activity", TaskKind.STEP: "step"}
 
 
 @dataclass(slots=True)
@@ -37,15 +37,22 @@ class QueueFacts:
     overview: Overview
     book: LimitBook
     workers: dict[str, list[WorkerView]]
+    serving: dict[str, Serving]
+    """Who serves steps, by flow type."""
     budgets: dict[tuple[str, TaskKind], Budget | None] = field(default_factory=dict)
     queries: dict[str, int | None] = field(default_factory=dict)
 
     def load(self, queue: str, kind: TaskKind) -> Load:
         content = self.overview.of(queue, kind)
-        active = [v for v in self.workers.get(queue, ()) if v.status is WorkerStatus.ACTIVE]
+        if kind is TaskKind.STEP:
+            serving = self.serving.get(queue, Serving())
+            workers, slots = serving.workers, serving.slots
+        else:
+            active = [v for v in self.workers.get(queue, ()) if v.status is WorkerStatus.ACTIVE]
+            workers, slots = len(active), sum(max(0, slots_of(view, kind)) for view in active)
         return Load(
-            workers=len(active),
-            slots=sum(max(0, slots_of(view, kind)) for view in active),
+            workers=workers,
+            slots=slots,
             leased=content.leased,
             ready=content.ready,
             live=content.live,
@@ -63,8 +70,9 @@ def slots_of(view: WorkerView, kind: TaskKind) -> int:
 async def all_queues(node: NodePort, namespace: str) -> tuple[list[str], QueueFacts]:
     """Every queue with tasks or workers, by name, and the facts about them."""
     views = await node.fleet.workers(namespace)
-    names = await queue_names(node.store, namespace)
+    names = await queue_names(node.store, namespace, EVERY_KIND)
     names |= {view.registration.task_queue for view in views}
+    names |= (await node.served.of_namespace(namespace)).keys()
     return sorted(names), await gather(node, namespace, sorted(names), views)
 
 
@@ -81,8 +89,8 @@ async def gather(
     workers: dict[str, list[WorkerView]] = {}
     for view in views:
         workers.setdefault(view.registration.task_queue, []).append(view)
-    overview = await look_at(node.store, namespace, queues, with_leases=with_leases)
-    facts = QueueFacts(overview, book, workers)
+    overview = await look_at(node.store, namespace, queues, kinds=EVERY_KIND, with_leases=with_leases)
+    facts = QueueFacts(overview, book, workers, await node.served.of_namespace(namespace))
 
     async def count_queries(queue: str) -> None:
         try:
@@ -98,7 +106,7 @@ async def gather(
 
 
 async def _read_budgets(node: NodePort, namespace: str, queues: Sequence[str], facts: QueueFacts) -> None:
-    wanted = [(queue, kind) for queue in queues for kind in HTTP_KINDS]
+    wanted = [(queue, kind) for queue in queues for kind in EVERY_KIND]
     try:
         found: Sequence[Budget | None] = await standing.budgets(
             node.store, namespace, [(queue, facts.book.of(kind, queue)) for queue, kind in wanted]
@@ -111,10 +119,10 @@ async def _read_budgets(node: NodePort, namespace: str, queues: Sequence[str], f
 def summary(facts: QueueFacts, queue: str, stale_after: int, max_queries: int) -> dict[str, Any]:
     """What the list shows of a queue."""
     admission: dict[str, Any] = {
-        _SECTIONS[kind]: standing.section(
+        SECTION[kind]: standing.section(
             kind, facts.book.of(kind, queue), facts.budgets[queue, kind], facts.load(queue, kind)
         )
-        for kind in HTTP_KINDS
+        for kind in EVERY_KIND
     }
     admission["query_tasks"] = standing.query_section(facts.queries[queue], max_queries)
     return {
@@ -132,8 +140,8 @@ def pollers(views: Iterable[WorkerView], stale_after: int) -> list[dict[str, Any
 
 
 def current_leases(facts: QueueFacts, queue: str) -> list[dict[str, Any]]:
-    """Up to 50 leases of both kinds, those that ran out first."""
-    rows = [(kind, lease) for kind in HTTP_KINDS for lease in facts.overview.of(queue, kind).leases]
+    """Up to 50 leases of all kinds, those that ran out first."""
+    rows = [(kind, lease) for kind in EVERY_KIND for lease in facts.overview.of(queue, kind).leases]
     now_ms = facts.overview.now_ms
     rows.sort(key=lambda row: (row[1].expires_at_ms > now_ms, row[1].task_id))
     return [_lease(kind, lease, now_ms) for kind, lease in rows[:50]]
@@ -170,14 +178,14 @@ def _lease(kind: TaskKind, lease: LeaseRow, now_ms: int) -> dict[str, Any]:
     }
     if kind is TaskKind.WORKFLOW:
         shown["workflow_task_attempt"] = lease.attempt
-    elif task is not None:
+    elif kind is TaskKind.ACTIVITY and task is not None:
         shown["activity_attempt_id"] = str(AttemptId(task, lease.attempt, lease.delivery))
         shown["attempt_number"] = lease.attempt
     return shown
 
 
 def _stats(facts: QueueFacts, queue: str, stale_after: int) -> dict[str, Any]:
-    contents = {kind: facts.overview.of(queue, kind) for kind in HTTP_KINDS}
+    contents = {kind: facts.overview.of(queue, kind) for kind in EVERY_KIND}
     views = facts.workers.get(queue, [])
     stale = sum(view.status is WorkerStatus.STALE for view in views)
     oldest = min(
@@ -191,7 +199,7 @@ def _stats(facts: QueueFacts, queue: str, stale_after: int) -> dict[str, Any]:
         "oldest_ready_task": None if oldest is None else _oldest(oldest[1], contents[oldest[1]], age),
     }
     for kind, content in contents.items():
-        shown[_SECTIONS[kind]] = {
+        shown[SECTION[kind]] = {
             "ready_count": content.ready,
             "leased_count": content.leased,
             "expired_lease_count": content.expired,
@@ -236,7 +244,7 @@ def _age(seconds: int) -> str:
 
 def _repair(facts: QueueFacts, queue: str) -> dict[str, Any]:
     """What is late. No dispatch can fail here: a task that is ready stands in its queue."""
-    contents = [facts.overview.of(queue, kind) for kind in HTTP_KINDS]
+    contents = [facts.overview.of(queue, kind) for kind in EVERY_KIND]
     now_ms = facts.overview.now_ms
     expired = sum(content.expired for content in contents)
     overdue = sum(content.overdue for content in contents)

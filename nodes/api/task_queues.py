@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from math import ceil
 from typing import Any
 
 from cluster.admission.standing import counts
-from cluster.admission.why import Finding, Obstacle, Waiting, Worker, findings
-from cluster.errors import Refused
+from cluster.admission.why import Waiting, Worker, findings
 from cluster.fleet import WorkerStatus
 from cluster.ids import TaskId, TaskKind, parse_task_id, partition_of_task
 from cluster.store.keys import QueueName, decode
@@ -25,6 +23,7 @@ from nodes.api.queue_views import (
     summary,
 )
 from nodes.api.routes import Reply
+from nodes.api.waiting_tasks import explained, other_queue, task_not_found, why_step
 
 
 class _Why(Fields):
@@ -64,15 +63,15 @@ async def why(call: Call) -> Reply:
     task_id = call.query_fields(_Why).task
     task = parse_task_id(task_id)
     keys = call.node.store.keys
-    if task is None or task.kind not in (TaskKind.WORKFLOW, TaskKind.ACTIVITY):
-        raise _unknown(task_id)
+    if task is None or partition_of_task(task) >= keys.partitions:
+        raise task_not_found(task_id)
+    if task.kind is TaskKind.STEP:
+        return await why_step(call, queue, task)
     partition = partition_of_task(task)
-    if partition >= keys.partitions:
-        raise _unknown(task_id)
     fields = (item_field("a", task.index),) if task.kind is TaskKind.ACTIVITY else ()
     snapshot = await load(call.node.store, task.run_id, task_id=task_id, fields=fields)
     if snapshot is None or snapshot.run.info.namespace != call.namespace or not _existed(snapshot, task):
-        raise _unknown(task_id)
+        raise task_not_found(task_id)
     heads, type_part = await call.node.store.call(
         "HMGET", keys.task(partition, task_id), "h", "y", idempotent=True
     )
@@ -95,14 +94,7 @@ async def why(call: Call) -> Reply:
             {**known, "state": "ended", "waiting": False, "reason": None, "reasons": []} | _open(snapshot)
         )
     if place[0].queue != queue:
-        raise Refused(
-            "task_queue_mismatch",
-            "The task waits in another queue.",
-            status=409,
-            task_id=task_id,
-            task_queue=place[0].queue,
-            requested_task_queue=queue,
-        )
+        raise other_queue(task_id, place[0].queue, queue)
     return await _explain(call, known, place[0], place[1], place[2], snapshot.now_ms)
 
 
@@ -173,34 +165,7 @@ async def _explain(
         workers,
         load_now.leased,
     )
-    decisive = found[0]
-    return Reply(
-        {
-            **known,
-            "state": "delayed" if decisive.obstacle is Obstacle.NOT_YET_DUE else "ready",
-            "waiting": True,
-            "reason": decisive.obstacle.value,
-            "message": decisive.message,
-            "reasons": [_show(finding) for finding in found],
-            "retry_after_seconds": None if decisive.retry_after is None else ceil(decisive.retry_after),
-            "ready_count": load_now.ready,
-        },
-        retry_after=decisive.retry_after,
-    )
-
-
-def _show(finding: Finding) -> dict[str, Any]:
-    fields = {
-        ("due_at" if name == "due_at_ms" else name): iso_ms(value) if name == "due_at_ms" else value
-        for name, value in finding.fields.items()
-    }
-    seconds = None if finding.retry_after is None else ceil(finding.retry_after)
-    return {
-        "reason": finding.obstacle.value,
-        "message": finding.message,
-        **fields,
-        "retry_after_seconds": seconds,
-    }
+    return explained(known, found, load_now.ready)
 
 
 def _summary(call: Call, facts: QueueFacts, queue: str) -> dict[str, Any]:
@@ -209,7 +174,3 @@ def _summary(call: Call, facts: QueueFacts, queue: str) -> dict[str, Any]:
 
 def _stale_after(call: Call) -> int:
     return max(1, call.node.settings.worker_stale_after_seconds)
-
-
-def _unknown(task_id: str) -> Refused:
-    return Refused("task_not_found", f"No task {task_id!r} is known here.", status=404, task_id=task_id)

@@ -12,8 +12,8 @@ from nodes.cli.output import columns, pairs
 
 Result = dict[str, Any]
 
-_LIST_COLUMNS = ("name", "backlog", "age", "workers", "workflow_tasks", "activity_tasks", "query_tasks")
-_SECTIONS = ("workflow_tasks", "activity_tasks", "query_tasks")
+_SECTIONS = ("workflow_tasks", "activity_tasks", "step_tasks", "query_tasks")
+_LIST_COLUMNS = ("name", "backlog", "age", "workers", *_SECTIONS)
 
 
 def task_queue_list(client: ApiClient, _: argparse.Namespace) -> Result:

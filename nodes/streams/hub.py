@@ -114,8 +114,8 @@ class StreamHub:
         self.declines = Declines(store, self.session, matching.unsupported_type_cache_entries)
         self.presence = Presence(store, self.session)
         self.orphanage = Orphanage(store, self._fail_orphans)
-        self._served = Served(store, self.session, nodes)
-        self.backlog = StepBacklog(store, self._served)
+        self.served = Served(store, self.session, nodes)
+        self.backlog = StepBacklog(store, self.served)
         self.matcher = SlotMatcher(
             store,
             clock,
@@ -421,7 +421,7 @@ class StreamHub:
     async def _tell_what_is_served(self) -> None:
         while True:
             try:
-                await self._served.tell(summarise(self.matcher.registered()))
+                await self.served.tell(summarise(self.matcher.serving()))
             except StoreError as error:
                 log.debug("served types not written", reason=error.reason)
             await trio.sleep(SUMMARY_SECONDS)

@@ -65,10 +65,12 @@ end
 local function leases(key)
   local rows = {}
   if tonumber(ARGV[5]) > 0 then
-    for _, id in ipairs(redis.call('ZRANGE', key, 0, tonumber(ARGV[5]) - 1)) do
-      local r = redis.call('HMGET', P .. ':task:' .. id, 'o', 'n', 'd', 'x', 'run')
-      if r[1] and r[4] then
-        for _, value in ipairs({ id, r[1], r[2], r[3], r[4], workflow_of(r[5]) }) do
+    local first = redis.call('ZRANGE', key, 0, tonumber(ARGV[5]) - 1, 'WITHSCORES')
+    for i = 1, #first, 2 do
+      local r = redis.call('HMGET', P .. ':task:' .. first[i], 'o', 'n', 'd', 'run')
+      if r[1] then
+        local expires = text(tonumber(first[i + 1]))
+        for _, value in ipairs({ first[i], r[1], r[2], r[3], expires, workflow_of(r[4]) }) do
           rows[#rows + 1] = value
         end
       end

@@ -228,14 +228,14 @@ async def test_whatever_ends_an_attempt_frees_its_place(valkey_url: str, prefix:
         limited_lab(valkey_url, prefix, max_active_leases=1) as lab,
         lab[0].worker("w1", "F", slots=1) as w1,
     ):
-        more = {"timeout_ms": 300} if end is _time_out else {}
+        more: dict[str, Any] = {"timeout_ms": 300} if end is _time_out else {}
         flow_id = await lab[0].start("F", options=SOON, **more)
         task = await w1.next("task")
         await lab[0].start("F")
         assert await ticket_count(lab) == 1
         await end(lab, w1, task)
         async with lab[1].worker("w2", "F", slots=1) as w2:
-            seen = set()
+            seen: set[str] = set()
             while len(seen) < (1 if end in (_complete, _fail, _stop, _time_out) else 2):
                 worker, again = await next_task(w1, w2)
                 assert await lease_count(lab) == 1 == await ticket_count(lab)
