@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cluster.ids import TaskKind
 from cluster.membership.sessions import NodeInfo, decode_info
 from cluster.membership.timing import Timing, milliseconds
-from cluster.queues.slots import STICKY
+from cluster.queues.slot_groups import STICKY
 from cluster.store.together import together
 
 if TYPE_CHECKING:

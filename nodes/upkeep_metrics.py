@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from cluster.ids import TaskKind
 from cluster.membership.membership import MembershipStatistics
-from cluster.queues.slots import STICKY
+from cluster.queues.slot_groups import STICKY
 from cluster.upkeep.keeper import QueueCount, UpkeepCounters
 
 KINDS: Final[dict[str, str]] = {

@@ -242,6 +242,7 @@ QUEUE = {
     "admission": {
         "workflow_tasks": {"status": "throttled", "server_max_active_leases_per_queue": 8, "x": None},
         "activity_tasks": {"status": "accepting"},
+        "step_tasks": {"status": "saturated"},
         "query_tasks": {"status": "full"},
     },
     "pollers": [{"worker_id": "w1", "status": "active"}],
@@ -271,9 +272,10 @@ def test_task_queues_are_shown(answer: Callable[[Handler], None], capsys: pytest
         "WORKERS",
         "WORKFLOW_TASKS",
         "ACTIVITY_TASKS",
+        "STEP_TASKS",
         "QUERY_TASKS",
     ]
-    assert row.split() == ["pay", "ments", "5", "42s", "3", "throttled", "accepting", "full"]
+    assert row.split() == ["pay", "ments", "5", "42s", "3", "throttled", "accepting", "saturated", "full"]
     assert run("task-queue:describe", "pay ments") == 0
     out = capsys.readouterr().out
     assert "server_max_active_leases_per_queue: 8" in out
