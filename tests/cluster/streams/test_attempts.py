@@ -313,9 +313,11 @@ async def test_a_task_that_is_on_its_way_is_no_stranger(lab: StreamLab) -> None:
         cancel=lambda attempt_id, reason: False,
         repair=repaired.append,
     )
-    group = SlotGroup("w1", 1, (Want(QueueName("s", NAMESPACE, "F")),))
+    queue = QueueName("s", NAMESPACE, "F")
+    group = SlotGroup("w1", 1, (Want(queue),))
+    permits = {queue: await lab[0].gate.terms(NAMESPACE, TaskKind.STEP, "F")}
     async with trio.open_nursery() as nursery, asking:
-        (claim,) = (await claim_steps(store, session, [partition], [group], 1)).claims
+        (claim,) = (await claim_steps(store, session, [partition], [group], 1, permits)).claims
         nursery.start_soon(audit._return, partition, {claim.task_id})
         await trio.testing.wait_all_tasks_blocked(0.05)
         running.append(running_step(claim, "w1", session))
