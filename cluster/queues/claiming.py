@@ -139,7 +139,7 @@ class Claiming:
             partitions,
             [name.marked(marker) for marker in markers],
             [
-                ClaimWaiter(w.owner, w.token, w.types, w.markers, permit is None, ticket)
+                ClaimWaiter(w.owner, w.token, w.types, w.markers, permit is None, ticket, w.registration)
                 for w, ticket in zip(waiters, tickets, strict=False)
             ],
             page_size=max(waiter.page_size for waiter in waiters),

@@ -35,6 +35,8 @@ class ClaimWaiter:
     held_only: bool = False
     ticket: str = ""
     """Admission ticket to hold the task under, where leases are counted."""
+    registration: str = ""
+    """Tells the worker's process from earlier ones of the same id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,8 @@ async def claim(
     for waiter in waiters:
         index = type_sets.setdefault(waiter.types, len(type_sets) + 1) if waiter.types else 0
         heads = [number for number, queue in enumerate(queues, 1) if queue.marker in waiter.markers]
-        rows.append([waiter.owner, waiter.token, index, heads, int(waiter.held_only), waiter.ticket])
+        held_only = int(waiter.held_only)
+        rows.append([waiter.owner, waiter.token, index, heads, held_only, waiter.ticket, waiter.registration])
     request = [
         [keys.base(p) for p in partitions],
         [queue.encode() for queue in queues],

@@ -9,6 +9,7 @@ from cluster.admission.limits import LimitName
 from cluster.ids import TaskKind
 from cluster.queues.claims import Claim
 from cluster.worker_sessions import MOST_PER_WORKER
+from cluster.workflows.kept_histories import ReplayMode
 from cluster.workflows.records import RunInfo, RunState
 
 
@@ -61,6 +62,7 @@ class WorkflowTask:
     lease_expires_at_ms: int
     events: list[bytes]
     next_page_token: str | None
+    replay_mode: ReplayMode | None = None
     claim: Claim | None = field(default=None, compare=False)
     """What gives it back while its answer was not sent."""
 

@@ -34,7 +34,8 @@ from cluster.store.keys import decode
 from cluster.store.store import Store
 from cluster.times import iso_seconds
 from cluster.worker_sessions import with_sessions
-from cluster.workflows.storage import RunCache, decode_info, decode_state
+from cluster.workflows.kept_histories import replay_mode
+from cluster.workflows.storage import RunCache, claimed_lease, decode_info, decode_state
 
 log = structlog.get_logger(__name__)
 
@@ -270,7 +271,8 @@ class Polls:
     def _workflow_task(self, claim: Claim, request: PollRequest) -> WorkflowTask:
         version, info, state, length, events = claim.extra
         run_info, run_state = decode_info(info), decode_state(state)
-        self._runs.learn_claim(claim, request.worker_id, run_info, run_state, int(version))
+        lease = claimed_lease(claim, request.worker_id, request.registration)
+        self._runs.learn_claim(claim, lease, run_info, run_state, int(version))
         return WorkflowTask(
             task_id=claim.task_id,
             info=run_info,
@@ -280,6 +282,7 @@ class Polls:
             lease_expires_at_ms=claim.expires_at_ms,
             events=events[: request.page_size],
             next_page_token=page_token(min(len(events), request.page_size), length),
+            replay_mode=replay_mode(run_state, request.registration, request.page_size, claim.leased_at_ms),
             claim=replace(claim, extra=[]),
         )
 

@@ -366,6 +366,7 @@ class Decision:
             task_waiting=False,
             task_update=None,
             resume={},
+            kept=None,
             activities=(),
             timers=(),
             children=(),

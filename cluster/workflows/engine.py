@@ -39,6 +39,7 @@ class Engine(Starts, WorkflowTaskAnswers, ActivityAnswers, ClientAnswers, RunCar
     ) -> None:
         super().__init__(store, clock, runs, leases, random)
         self._limits = limits
+        self._sticky_misses = 0
         self._update_waits = {}
         self._sessions = WorkerSessions(store)
 

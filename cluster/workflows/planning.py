@@ -24,6 +24,7 @@ from cluster.workflows.changes import (
 )
 from cluster.workflows.deadlines import activity_lease_ms, hand_out_deadline, schedule_to_close_ms
 from cluster.workflows.events import encode_event, encode_pending
+from cluster.workflows.kept_histories import stored
 from cluster.workflows.records import (
     ActivityState,
     Payload,
@@ -153,6 +154,11 @@ def _fields(run: Run, changes: Changes) -> tuple[dict[str, str | bytes | int], l
     if changes.closes:
         fields["c"] = str(state.status)
     ended: list[str] = []
+    if state.kept != run.state.kept:
+        if state.kept is None:
+            ended.append("sk")
+        else:
+            fields["sk"] = stored(state.kept)
     items: tuple[tuple[str, Mapping[int, Record | None]], ...] = (
         ("a", changes.activities),
         ("t", changes.timers),

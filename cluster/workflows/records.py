@@ -187,6 +187,16 @@ class PendingEvent(Record, frozen=True, kw_only=True):
     """The client's command (signal, update, cancel) that made this event."""
 
 
+class KeptHistory(Record, frozen=True, kw_only=True):
+    """The history that a worker's process keeps (see ``kept_histories``); empty: nobody does any more."""
+
+    registration: str = ""
+    """Names the process: the token of the registration under which it was leased the task."""
+    events: int = 0
+    """How many events it keeps."""
+    until_ms: int = 0
+
+
 class RunState(Record, frozen=True, kw_only=True):
     """The changing part of a run."""
 
@@ -213,6 +223,8 @@ class RunState(Record, frozen=True, kw_only=True):
     """Why the open workflow task exists: its resume context (server-behaviour 5.2), known keys only."""
     task_update: str | None = None
     """The update the open workflow task is for; None: an ordinary one."""
+    kept: KeptHistory | None = None
+    """Who keeps the history between workflow tasks, if somebody does."""
     pending: int = 0
     """Events that came while the workflow task was leased; they stand in a list of their own."""
     pending_wake: dict[str, Any] | None = None
@@ -268,3 +280,5 @@ class Lease(Record, frozen=True, kw_only=True):
     expires_at_ms: int = 0
     heartbeat_at_ms: int = 0
     progress: dict[str, Any] | None = None
+    registration: str = ""
+    """Of a leased workflow task: the registration of the worker's process."""

@@ -22,6 +22,7 @@ from cluster.workflows.decision import (
     wait_timer,
 )
 from cluster.workflows.events import EventType
+from cluster.workflows.kept_histories import forgotten
 from cluster.workflows.records import Lease, Run
 
 TRIGGER = "repair_requested"
@@ -123,6 +124,7 @@ def mend(
     tasks, timers = missing_tasks(run, found), missing_timers(run, found)
     decision = Decision(run, now_us, task_lease)
     mended = list(_mend_tasks(decision, run, tasks))
+    decision.set(kept=forgotten(run.state.kept))
     for name, due in timers.items():
         decision.effects.append(Arm(name, due))
     decision.record(

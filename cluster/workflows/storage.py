@@ -2,8 +2,8 @@
 
 Run hash (``keys.run``): ``v`` version, ``i`` info, ``s`` state, open items (``a:<step>`` activities,
 ``t:<step>`` timers, ``c:<step>`` children, ``u:<number>`` updates), ``wt`` the open workflow task ("w3"
-or ""), ``c`` status once closed, ``rids`` the last request ids, ``arch`` set when archived, and
-``wid``, ``bk``, ``type`` for listings.
+or ""), ``sk`` who keeps its history (see ``kept_histories``), ``c`` status once closed, ``rids`` the last
+request ids, ``arch`` set when archived, and ``wid``, ``bk``, ``type`` for listings.
 
 The cache saves the read before a decision when this node saw the run last. It is only a guess:
 every commit is conditional on the version and on the task records it assumed.
@@ -77,7 +77,7 @@ class Snapshot:
 def _lease(row: Sequence[bytes], task_id: str) -> Lease:
     if not row:
         return Lease(task_id=task_id, state="")
-    _, state, attempt, delivery, owner, leased, expires, heartbeat, progress = row
+    _, state, attempt, delivery, owner, leased, expires, heartbeat, progress, registration = row
     return Lease(
         task_id=task_id,
         state=state.decode(),
@@ -88,6 +88,7 @@ def _lease(row: Sequence[bytes], task_id: str) -> Lease:
         expires_at_ms=int(expires or 0),
         heartbeat_at_ms=int(heartbeat or 0),
         progress=orjson.loads(progress) if progress else None,
+        registration=registration.decode(),
     )
 
 
@@ -163,6 +164,20 @@ class _Cached:
     size: int = field(default=0)
 
 
+def claimed_lease(claim: Claim, owner: str, registration: str = "") -> Lease:
+    """The record of a task that was just handed out."""
+    return Lease(
+        task_id=claim.task_id,
+        state="l",
+        attempt=claim.attempt,
+        delivery=claim.delivery,
+        owner=owner,
+        leased_at_ms=claim.leased_at_ms,
+        expires_at_ms=claim.expires_at_ms,
+        registration=registration,
+    )
+
+
 class RunCache:
     """Runs and leases this node handled last."""
 
@@ -170,26 +185,15 @@ class RunCache:
         self._runs: LRUCache[str, _Cached] = LRUCache(max_bytes, getsizeof=lambda cached: cached.size)
         self._leases: LRUCache[str, Lease] = LRUCache(CACHED_LEASES)
 
-    def learn_claim(self, claim: Claim, owner: str, info: RunInfo, state: RunState, version: int) -> None:
+    def learn_claim(self, claim: Claim, lease: Lease, info: RunInfo, state: RunState, version: int) -> None:
         """A workflow task was handed out here, with these records of its run."""
         known = self._runs.get(info.run_id)
         if known is None or known.run.version != version:
             self._put(Run(info=info, state=state, version=version), len(claim.extra[1]) + len(claim.extra[2]))
-        self._put_lease(claim, owner)
+        self._leases[claim.task_id] = lease
 
     def learn_activity_claim(self, claim: Claim, owner: str) -> None:
-        self._put_lease(claim, owner)
-
-    def _put_lease(self, claim: Claim, owner: str) -> None:
-        self._leases[claim.task_id] = Lease(
-            task_id=claim.task_id,
-            state="l",
-            attempt=claim.attempt,
-            delivery=claim.delivery,
-            owner=owner,
-            leased_at_ms=claim.leased_at_ms,
-            expires_at_ms=claim.expires_at_ms,
-        )
+        self._leases[claim.task_id] = claimed_lease(claim, owner)
 
     def _put(self, run: Run, size: int) -> None:
         run_id = run.info.run_id

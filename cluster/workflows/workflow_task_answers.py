@@ -14,6 +14,7 @@ from cluster.workflows import guards, machine
 from cluster.workflows.changes import Changes
 from cluster.workflows.commands import answered_updates, cancels_operations, ends_run, normalise
 from cluster.workflows.deciding import Decider, Step
+from cluster.workflows.kept_histories import Keeping, keep, lost, page_length
 from cluster.workflows.limits import Limits
 from cluster.workflows.storage import Snapshot, load
 
@@ -22,9 +23,21 @@ class WorkflowTaskAnswers(Decider):
     """Takes the answers to workflow tasks."""
 
     _limits: Limits
+    _sticky_misses: int
+
+    @property
+    def sticky_misses(self) -> int:
+        """Hand-outs on this node's watch whose worker had lost the history that it kept."""
+        return self._sticky_misses
 
     async def complete_workflow_task(
-        self, namespace: str, task_id: str, owner: str, attempt: int, commands: list[dict[str, Any]]
+        self,
+        namespace: str,
+        task_id: str,
+        owner: str,
+        attempt: int,
+        commands: list[dict[str, Any]],
+        keeping: Keeping | None = None,
     ) -> dict[str, Any]:
         """Apply a worker's commands (server-behaviour 5.5). Raises Refused."""
         task = self._workflow_task(task_id, attempt)
@@ -33,13 +46,15 @@ class WorkflowTaskAnswers(Decider):
             guards.workflow_task(
                 snapshot.run, snapshot.workflow_task, task, namespace, owner, attempt, self.now_ms(snapshot)
             )
+            run, lease = snapshot.run, snapshot.workflow_task
             return machine.complete_workflow_task(
-                snapshot.run,
-                snapshot.workflow_task,
-                normalise(commands, snapshot.run.info.payload_codec),
+                run,
+                lease,
+                normalise(commands, run.info.payload_codec),
                 self._clock.now_us(),
                 self._limits,
                 self._store.keys.partitions,
+                None if keeping is None else keep(run, lease, keeping, self.now_ms(snapshot)),
             )
 
         return await self.decide(
@@ -108,13 +123,16 @@ class WorkflowTaskAnswers(Decider):
     ) -> dict[str, Any]:
         """A further page of the frozen history of a leased task. Raises Refused."""
         task = self._workflow_task(task_id, attempt)
-        await self._guarded(namespace, task, owner, attempt)
+        snapshot = await self._guarded(namespace, task, owner, attempt)
         start = page_start(token)
         if start is None:
             raise Refused(
                 "invalid_page_token", "The history page token is not valid.", status=400, task_id=task_id
             )
-        events, total = await self._events(task.run_id, start, page_size)
+        total = snapshot.run.state.history_length
+        self._sticky_misses += lost(snapshot.run, snapshot.workflow_task, start, page_size)
+        length = page_length(snapshot.run, snapshot.workflow_task, start, page_size)
+        events = await self._events(task.run_id, start, length)
         return {
             "task_id": task_id,
             "workflow_task_attempt": attempt,
@@ -123,11 +141,10 @@ class WorkflowTaskAnswers(Decider):
             "next_history_page_token": page_token(start + len(events), total),
         }
 
-    async def _events(self, run_id: str, start: int, count: int) -> tuple[list[bytes], int]:
+    async def _events(self, run_id: str, start: int, count: int) -> list[bytes]:
         key = self._store.keys.history(partition_of_run(run_id) or 0, run_id)
         events: list[bytes] = await self._store.call("LRANGE", key, start, start + count - 1, idempotent=True)
-        total: int = await self._store.call("LLEN", key, idempotent=True)
-        return events, total
+        return events
 
     async def _guarded(self, namespace: str, task: TaskId, owner: str, attempt: int) -> Snapshot:
         snapshot = await load(self._store, task.run_id)

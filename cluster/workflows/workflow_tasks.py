@@ -57,8 +57,9 @@ from cluster.workflows.commands import is_terminal
 from cluster.workflows.decision import TASK_TIMER, Decision, untouched
 from cluster.workflows.events import EventType
 from cluster.workflows.failures import arguments, envelope
+from cluster.workflows.kept_histories import forgotten
 from cluster.workflows.limits import Limits
-from cluster.workflows.records import Lease, OpenUpdate, Run, RunStatus
+from cluster.workflows.records import KeptHistory, Lease, OpenUpdate, Run, RunStatus
 
 UPDATE_TRIES: Final = 3
 """So many workflow tasks may leave their update unanswered before it fails."""
@@ -78,10 +79,12 @@ def complete_workflow_task(
     now_us: int,
     structural: Limits,
     partitions: int = 1,
+    kept: KeptHistory | None = None,
 ) -> Changes:
     """Applies a batch: all non-terminal commands in order, then the terminal one wherever it stood.
 
-    ``partitions`` is the cluster's number of them (children live in their parent's). The caller has
+    ``partitions`` is the cluster's number of them (children live in their parent's), ``kept`` the
+    history that the worker keeps, if it does. The caller has
     checked the sender. Raises Refused (nothing is applied) for two terminal commands, an answer to an
     update that is not open, a group that does not fit and a structural limit. When a deadline of the
     run has passed, the run times out and ``refusal`` is set.
@@ -104,6 +107,7 @@ def complete_workflow_task(
         resume={},
         status=RunStatus.WAITING,
         signals=run.state.pending_signals,
+        kept=kept,
     )
     decision.effects.append(DropTask(lease.task_id))
     try:
@@ -163,6 +167,7 @@ def fail_workflow_task(run: Run, lease: Lease, failure: Mapping[str, Any], now_u
             task_attempt=lease.attempt + 1,
             task_failures=failures,
             last_task_failure=dict(failure),
+            kept=forgotten(run.state.kept),
         )
         delay = retry.workflow_task_delay(failures)
         decision.effects.append(Arm(TASK_TIMER, decision.now_ms + delay * 1000))
@@ -194,7 +199,7 @@ def workflow_task_lapsed(run: Run, lease: Lease, now_us: int, trigger: str = LAP
             "metadata": {"trigger": trigger},
         },
     )
-    decision.set(task_attempt=lease.attempt + 1)
+    decision.set(task_attempt=lease.attempt + 1, kept=forgotten(run.state.kept))
     decision.effects.append(Requeue(lease.task_id, lease.attempt + 1))
     return decision.changes()
 

@@ -116,6 +116,11 @@ def server_capabilities(settings: Settings) -> dict[str, Any]:
             "minimum_protocol_version": "1.18",
             "implementation": "typed_worker_session",
         },
+        "sticky_execution": {
+            "supported": True,
+            "minimum_protocol_version": "1.18",
+            "implementation": "bounded_durable_history_cache",
+        },
         "non_retryable_failures": True,
         "response_compression": _encodings(settings),
         "history_compression": {

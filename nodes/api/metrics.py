@@ -27,6 +27,7 @@ from prometheus_client.registry import Collector
 
 from cluster.ids import TaskKind
 from cluster.queues.model import PollStatus
+from cluster.workflows.kept_histories import ReplayMode
 from nodes.api.ports import NodePort
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST.encode()
@@ -60,11 +61,18 @@ class Metrics:
             ("kind", "outcome"),
             registry=self.registry,
         )
+        replays = Counter(
+            "headrace_sticky_replays",
+            "Workflow tasks of runs whose history a worker keeps, by what their worker was told to expect",
+            ("mode",),
+            registry=self.registry,
+        )
         # Looking a child up by its labels takes longer than counting, so children are kept.
         self._request_count = cache(requests.labels)
         self._request_seconds = cache(seconds.labels)
         self._poll_count = cache(polls.labels)
         self._task_count = cache(tasks.labels)
+        self._replay_count = cache(replays.labels)
         build = Gauge("headrace_build_info", "Always 1", ("version",), registry=self.registry)
         build.labels(version("headrace")).set(1)
         self.registry.register(_NodeCollector(node))
@@ -83,6 +91,10 @@ class Metrics:
     def task(self, kind: TaskKind, outcome: str) -> None:
         """A task was ``leased``, ``completed`` or ``failed``."""
         self._task_count(_KINDS[kind], outcome).inc()
+
+    def replay(self, mode: ReplayMode) -> None:
+        """A workflow task was leased whose run remembers a worker's cache."""
+        self._replay_count(mode.value).inc()
 
     def render(self) -> bytes:
         """The text a scraper gets."""
@@ -127,5 +139,10 @@ class _NodeCollector(Collector):
             ("headrace_pubsub_lost_connections", "Subscriptions that broke", pubsub.lost_connections),
             ("headrace_store_ambiguous", "Redis commands whose reply was lost", pipe.ambiguous),
             ("headrace_commits", "Transactions sent to Redis", store.commits),
+            (
+                "headrace_sticky_misses",
+                "Workers that had lost a history they said they keep",
+                node.engine.sticky_misses,
+            ),
         ):
             yield CounterMetricFamily(name, text, value)

@@ -16,6 +16,7 @@ from cluster.ids import TaskKind
 from cluster.queues.model import PollStatus, WorkflowTask
 from cluster.times import iso_ms
 from cluster.workflows.commands import check_fields
+from cluster.workflows.kept_histories import Keeping
 from nodes.api import update_validations
 from nodes.api.call import Call
 from nodes.api.compression import ENCODINGS, compress
@@ -23,6 +24,9 @@ from nodes.api.discovery import HISTORY_COMPRESSION_THRESHOLD
 from nodes.api.fields import Attempt, Fields, Integer, OptionalText, ShortText, Text
 from nodes.api.polls import WorkflowPollFields, find_task, reply
 from nodes.api.routes import Reply
+
+LONGEST_KEPT_SECONDS: Final = 3600
+"""So long a worker may say that it keeps a history."""
 
 RESUME_KEYS: Final = (
     "workflow_wait_kind",
@@ -54,8 +58,16 @@ class _Claimed(Fields):
     workflow_task_attempt: Attempt
 
 
+class _StickyCache(Fields):
+    worker_id: ShortText
+    workflow_id: ShortText
+    run_id: ShortText
+    ttl_seconds: Annotated[int, Ge(1), Le(LONGEST_KEPT_SECONDS), Integer]
+
+
 class _Complete(_Claimed):
     commands: Any = None
+    sticky_cache: _StickyCache | None = None
 
 
 class _Failure(Fields):
@@ -88,6 +100,8 @@ async def poll(call: Call) -> Reply:
     else:
         result = await find()
     task = result.task
+    if isinstance(task, WorkflowTask) and task.replay_mode is not None:
+        call.metrics.replay(task.replay_mode)
     shown = _show(task, body.accept_history_encoding) if isinstance(task, WorkflowTask) else None
     return reply(call, result, shown)
 
@@ -128,6 +142,7 @@ async def complete(call: Call) -> Reply:
         body.lease_owner,
         body.workflow_task_attempt,
         body.commands,
+        None if body.sticky_cache is None else Keeping(**body.sticky_cache.model_dump()),
     )
     call.metrics.task(TaskKind.WORKFLOW, "completed")
     return Reply(done)
@@ -173,6 +188,7 @@ def _show(task: WorkflowTask, accept_encoding: str | None) -> dict[str, Any]:
         "arguments": None if info.input is None else {"codec": info.input.codec, "blob": info.input.blob},
         "run_status": state.status.value,
         "last_history_sequence": state.history_length,
+        "sticky_replay_mode": task.replay_mode,
         "task_queue": info.task_queue,
         "connection": None,
         "compatibility": info.marker or None,

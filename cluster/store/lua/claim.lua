@@ -9,14 +9,16 @@
 --            heads      heads to look at, of one kind, namespace and queue, one per marker
 --            type sets  lists of encoded types
 --            waiters    [owner, token, index of a type set or 0 for any type, heads it may take
---                        from, held only, admission ticket or ""]; indexes in the request count
---                        from 1
+--                        from, held only, admission ticket or "", registration or ""]; indexes in the
+--                        request count from 1
 --
 -- Returns [now, claims, heads left, lease due, refusal], or the string "FENCED" when the session is
 -- buried:
 --   claim       [waiter index, base index, task, attempt, delivery, leased at, expires, is repeat, ...]
 --               followed for a workflow task by [version, info, state, history length, events],
 --               for an activity by [body]
+--               A worker that keeps the run's history gets the first events only, if the history was
+--               longer than a page before
 --   heads left  [base index, heads index, complete, type, ready or "", ...] for each asked; "" says
 --               that the type has no work, `complete` that no other type has any
 --   lease due   per base the earliest lease expiry, or -1
@@ -32,6 +34,8 @@ local bases, heads_names, type_sets, waiters, page_size, call, version, claim_by
 
 local KNOWN_HEADS = 64
 local SEARCH_LIMIT = 8
+-- Events by which a worker recognises a history it keeps.
+local ANCHOR = 2
 
 local kind = string.sub(heads_names[1], 1, 1)
 local announced = false
@@ -147,7 +151,7 @@ local function admitted(b, ticket)
   return refusal == ''
 end
 
-local function lease(id, entry, owner, token, ticket)
+local function lease(id, entry, owner, token, ticket, registration)
   local key = P .. ':task:' .. id
   local r = redis.call('HMGET', key, 'n', 'd', 'ls', 'tm', 'th', 'tc', 'hh', 'hy')
   if r[7] then
@@ -158,6 +162,9 @@ local function lease(id, entry, owner, token, ticket)
   local expires = now + tonumber(r[3])
   redis.call('HSET', key, 's', 'l', 'o', owner, 'k', token, 'x', text(expires), 'la', text(now),
     'qi', entry, 'c', call)
+  if kind == 'w' then
+    redis.call('HSET', key, 'rg', registration)
+  end
   redis.call('ZADD', P .. ':leases', text(expires), id)
   redis.call('ZADD', P .. ':lq:' .. task_queue(heads_names[1]), text(expires), id)
   redis.call('HSET', P .. ':held', token, id)
@@ -169,15 +176,25 @@ local function lease(id, entry, owner, token, ticket)
   start_clock(key, r[4], r[5], r[6])
 end
 
+-- Whether the process keeps more of the run's history than one page (`kept` as its field has it).
+local function keeps(kept, registration, leased_at)
+  if not kept or page_size < ANCHOR then
+    return false
+  end
+  local keeper, events, until_ms = string.match(kept, '^(%S*) (%d+) (%d+)$')
+  return keeper == registration and tonumber(events) > page_size and tonumber(leased_at) < tonumber(until_ms)
+end
+
 local function claimed(waiter, b, id, again)
   local r = redis.call('HMGET', P .. ':task:' .. id, 'n', 'd', 'la', 'x', 'run', 'a')
   local reply = { waiter - 1, b - 1, id, r[1], r[2], r[3], r[4], again }
   if kind == 'w' then
-    local run = redis.call('HMGET', P .. ':run:' .. r[5], 'v', 'i', 's')
+    local run = redis.call('HMGET', P .. ':run:' .. r[5], 'v', 'i', 's', 'sk')
     local history = P .. ':hist:' .. r[5]
     reply[9], reply[10], reply[11] = run[1], run[2], run[3]
     reply[12] = redis.call('LLEN', history)
-    reply[13] = redis.call('LRANGE', history, 0, page_size - 1)
+    local count = keeps(run[4], waiters[waiter][7], r[3]) and ANCHOR or page_size
+    reply[13] = redis.call('LRANGE', history, 0, count - 1)
   else
     reply[9] = r[6]
   end
@@ -197,7 +214,7 @@ local function held_by(token, owner)
 end
 
 local function serve(waiter)
-  local owner, token, type_set, heads, held_only, ticket = unpack(waiters[waiter])
+  local owner, token, type_set, heads, held_only, ticket, registration = unpack(waiters[waiter])
   local types = type_sets[type_set]
   if held_only == 1 then
     local b, id = held_by(token, owner)
@@ -228,7 +245,7 @@ local function serve(waiter)
     set_head(heads_names[best_h], type_part, following)
     ready[best_b][best_h][type_part] = following or false
     if task then
-      lease(task, entry, owner, token, ticket)
+      lease(task, entry, owner, token, ticket, registration)
       return claimed(waiter, best_b, task, 0)
     end
   end

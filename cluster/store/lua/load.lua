@@ -9,7 +9,8 @@
 --
 -- Returns nil when there is no run, else
 --   [now, version, info, state, archived, [field, value, ...], workflow task, task of interest, answer]
--- with a task as [id, state, attempt, delivery, owner, leased at, expires, heartbeat at, progress] or [].
+-- with a task as [id, state, attempt, delivery, owner, leased at, expires, heartbeat at, progress,
+-- registration] or [].
 -- oom: allow (reads only)
 local run = redis.call('HMGET', KEYS[1], 'v', 'i', 's', 'wt', 'arch')
 if not run[1] then
@@ -37,12 +38,12 @@ elseif #ARGV > 5 then
 end
 
 local function task(id)
-  local r = redis.call('HMGET', P .. ':task:' .. id, 's', 'n', 'd', 'o', 'la', 'x', 'hb', 'pg')
+  local r = redis.call('HMGET', P .. ':task:' .. id, 's', 'n', 'd', 'o', 'la', 'x', 'hb', 'pg', 'rg')
   if not r[1] then
     return {}
   end
   table.insert(r, 1, id)
-  for i = 1, 9 do
+  for i = 1, 10 do
     r[i] = r[i] or ''
   end
   return r

@@ -121,6 +121,7 @@ class FakeEngine:
     """Answers every call with ``answers[name]``, raises it when it is an exception."""
 
     limits = Limits()
+    sticky_misses = 0
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}

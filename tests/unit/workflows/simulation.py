@@ -29,6 +29,7 @@ from cluster.workflows.events import encode_event, encode_pending
 from cluster.workflows.records import (
     ActivityState,
     ChildState,
+    KeptHistory,
     Lease,
     Payload,
     PendingEvent,
@@ -226,14 +227,14 @@ class Simulation:
 
     # -- what workers do --------------------------------------------------------------------
 
-    def complete(self, *commands: Mapping[str, Any]) -> Changes:
+    def complete(self, *commands: Mapping[str, Any], kept: KeptHistory | None = None) -> Changes:
         """Claims the workflow task unless it is leased, and answers with raw ``commands``."""
         if self.task_lease().state == "r":
             self.claim()
         check_fields(list(commands))
         return self.apply(
             machine.complete_workflow_task(
-                self.run, self.task_lease(), normalise(commands), self.now_us, self.limits, PARTITIONS
+                self.run, self.task_lease(), normalise(commands), self.now_us, self.limits, PARTITIONS, kept
             ),
             ends=self.task_id(),
         )

@@ -143,7 +143,7 @@ local function requeue(id, attempt, delivery, excluded, aside)
   local queue = r[2] .. ':' .. r[3]
   end_lease(id, queue, r[5], r[6], r[9], r[10])
   redis.call('HSET', key, 's', 'r', 'n', attempt, 'd', delivery, 'qi', 'b')
-  redis.call('HDEL', key, 'o', 'k', 'c', 'x', 'la', 'hb', 'pg', 'tr', 'tk', 'ss')
+  redis.call('HDEL', key, 'o', 'k', 'c', 'x', 'la', 'hb', 'pg', 'tr', 'tk', 'ss', 'rg')
   if excluded and excluded ~= '' then
     redis.call('HSET', key, 'ex', (r[11] or ' ') .. excluded .. ' ')
   end
