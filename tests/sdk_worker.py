@@ -1,7 +1,8 @@
 """A worker process made of the public SDK, with every workflow and activity the tests use.
 
-``python -m tests.sdk_worker URL QUEUE PARENT_PID EVENTS_FILE [--only=a,b] [--id=...]``: it writes ``ready``
-to standard output once it polls, and one JSON line per activity attempt to the events file.
+``python -m tests.sdk_worker URL QUEUE PARENT_PID EVENTS_FILE [--only=a,b] [--id=...] [--sticky=N]``: it
+writes ``ready`` to standard output once it polls, and one JSON line per activity attempt to the events file.
+It keeps the histories of ``N`` runs.
 """
 
 from __future__ import annotations
@@ -184,6 +185,7 @@ async def work(options: argparse.Namespace) -> None:
             activities=[function for function in ACTIVITIES if only is None or function.__name__ in only],
             poll_timeout=options.poll,
             shutdown_timeout=5,
+            sticky_cache_capacity=options.sticky,
         )
         asyncio.get_running_loop().add_signal_handler(
             signal.SIGTERM, lambda: asyncio.ensure_future(worker.stop())
@@ -202,6 +204,7 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--id", default="")
     parser.add_argument("--poll", type=float, default=10.0)
+    parser.add_argument("--sticky", type=int, default=0)
     options = parser.parse_args()
     end_with_parent(options.parent)
     _events = os.open(options.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

@@ -73,6 +73,8 @@ class Metrics:
         self._poll_count = cache(polls.labels)
         self._task_count = cache(tasks.labels)
         self._replay_count = cache(replays.labels)
+        for mode in ReplayMode:
+            self._replay_count(mode.value)
         build = Gauge("headrace_build_info", "Always 1", ("version",), registry=self.registry)
         build.labels(version("headrace")).set(1)
         self.registry.register(_NodeCollector(node))

@@ -200,7 +200,7 @@ async def test_completing_hands_over_the_raw_commands(client: Client) -> None:
 
     assert (answer.status, answer.body["outcome"]) == (200, "completed")
     assert client.node.engine.calls == [
-        ("complete_workflow_task", ("default", "R1-w1", "w", 1, commands), {})
+        ("complete_workflow_task", ("default", "R1-w1", "w", 1, commands, None), {})
     ]
 
 
