@@ -7,11 +7,9 @@ partitions handed over, open requests finished.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib.metadata import version
 from random import SystemRandom
 from typing import Final
@@ -64,16 +62,7 @@ from cluster.workflows.limits import configured_limits
 from cluster.workflows.planning import LeaseTimes
 from cluster.workflows.retention import Retention
 from cluster.workflows.storage import RunCache
-from nodes.api.app import create_app
-from nodes.api.metrics import Metrics
-from nodes.api.pipeline import Pipeline
-from nodes.api.serving import Address, open_listener, tune_gc
-from nodes.api.serving import serve as serve_http
-from nodes.streams.carriers import with_streams
-from nodes.streams.door import StreamDoor
 from nodes.streams.hub import StreamHub
-from nodes.streams.metrics import StreamCollector
-from nodes.upkeep_metrics import UpkeepCollector
 
 log = structlog.get_logger(__name__)
 
@@ -319,7 +308,7 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
             finally:
                 longest = LEAVE_SECONDS + settings.matching.drain_wait
                 with trio.CancelScope(shield=True), trio.move_on_after(longest):
-                    await _leave(node)
+                    await leave(node)
                 nursery.cancel_scope.cancel()
 
 
@@ -335,12 +324,13 @@ def _load(node: Node) -> NodeLoad:
     )
 
 
-async def _leave(node: Node) -> None:
-    await _drain(node)
+async def leave(node: Node) -> None:
+    """Drain, then give back the node's partitions and its session."""
+    await drain(node)
     await node.membership.leave()
 
 
-async def _drain(node: Node) -> None:
+async def drain(node: Node) -> None:
     """Not ready any more; answer what is parked at once; let stream workers finish here (R78)."""
     node.stopping = True
     node.polls.close()
@@ -361,64 +351,3 @@ def _report_durability(problem: str | None) -> None:
         log.info("durability_kept")
     else:
         log.error("durability_lost", problem=problem)
-
-
-async def serve(settings: Settings, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
-    """Run one node with its HTTP server until SIGTERM or SIGINT. Raises StartupError.
-
-    Reports the URL it listens on once it serves.
-    """
-    stop, drained = trio.Event(), trio.Event()
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with trio.open_nursery() as outer:
-            outer.start_soon(_set_on_signal, signals, stop)
-            async with trio.open_nursery() as waiting:
-                waiting.start_soon(_cancel_on, stop, waiting.cancel_scope)
-                await check_store(settings)
-                waiting.cancel_scope.cancel()
-            if stop.is_set():
-                outer.cancel_scope.cancel()
-                return
-            # Before the node joins: what cannot listen must not take partitions first.
-            listener = open_listener(settings.listen_host, settings.listen_port)
-            async with open_node(settings, settings.listen) as node, trio.open_nursery() as nursery:
-                metrics = Metrics(node)
-                metrics.registry.register(
-                    UpkeepCollector(
-                        node.store.keys.partitions, node.membership.statistics, node.keeper.counters
-                    )
-                )
-                metrics.registry.register(
-                    StreamCollector(node.streams, node.keeper.counters, node.clock, settings.metrics_prefix)
-                )
-                app = with_streams(
-                    create_app(
-                        Pipeline(node, metrics),
-                        settings.max_payload_bytes,
-                        is_leaving=lambda: node.stopping,
-                    ),
-                    StreamDoor(node, node.streams),
-                    settings.max_payload_bytes,
-                )
-                address: Address = await nursery.start(
-                    partial(serve_http, app, listener, shutdown=drained.wait)
-                )
-                tune_gc()
-                log.info("serving", url=address.url, session=node.membership.incarnation)
-                task_status.started(address.url)
-                await stop.wait()
-                log.info("leaving", session=node.membership.incarnation)
-                await _drain(node)
-                drained.set()
-                await _leave(node)
-            outer.cancel_scope.cancel()
-
-
-async def _cancel_on(stop: trio.Event, scope: trio.CancelScope) -> None:
-    await stop.wait()
-    scope.cancel()
-
-
-async def _set_on_signal(signals: AsyncIterator[int], stop: trio.Event) -> None:
-    async for _ in signals:
-        stop.set()

@@ -126,6 +126,10 @@ class Settings(BaseModel):
         json_schema_extra={"variable": "REDIS_URL", "secret": True},
     )
     listen: Listen = _own("127.0.0.1:8080", "address the API listens on, HOST:PORT")
+    worker_listen: Listen | None = _own(
+        None, "second address, HOST:PORT, that serves the routes of workers only, faster; unset: none"
+    )
+    worker_connections: Count = _own(10_000, "most connections to that second address")
     node_name: str = Field(
         default_factory=socket.gethostname,
         description="this node's name; unique in the cluster",
@@ -260,6 +264,11 @@ class Settings(BaseModel):
     def listen_port(self) -> int:
         return split_listen(self.listen)[1]
 
+    @property
+    def worker_address(self) -> tuple[str, int] | None:
+        """Host and port of the worker listener, or None."""
+        return None if self.worker_listen is None else split_listen(self.worker_listen)
+
     def origin(self, key: str) -> Origin:
         """Where the value of ``key`` (``listen``, ``matching.stickyWait``) came from."""
         return self._origins.get(key, DEFAULT)
@@ -278,10 +287,11 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _no_auth_stays_local(self) -> Self:
-        local = is_loopback(self.listen_host)
-        if self.auth_driver is AuthDriver.NONE and not local and not self.force_no_auth:
+        addresses = [address for address in (self.listen, self.worker_listen) if address is not None]
+        public = [address for address in addresses if not is_loopback(split_listen(address)[0])]
+        if self.auth_driver is AuthDriver.NONE and public and not self.force_no_auth:
             raise ValueError(
-                f"DW_AUTH_DRIVER=none on {self.listen} would let everybody in: listen on 127.0.0.1,"
+                f"DW_AUTH_DRIVER=none on {public[0]} would let everybody in: listen on 127.0.0.1,"
                 " set DW_AUTH_DRIVER=token with DW_AUTH_TOKEN, or set HEADRACE_FORCE_NO_AUTH=true"
             )
         return self

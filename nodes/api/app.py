@@ -1,14 +1,14 @@
 """The Quart application: converts between ASGI and the pipeline, and reads bodies safely.
 
 A body has to arrive in time (:class:`BodyLimits`), and is refused before it is read when it is
-declared too large. While a handler waits
-(a parked poll), the connection is watched: a client that leaves cancels it.
+declared too large. While a handler waits (a parked poll), the connection is watched: a client that
+leaves cancels it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Protocol, cast
 
 import trio
@@ -23,26 +23,8 @@ from werkzeug.exceptions import RequestEntityTooLarge
 
 from cluster.errors import Refused
 from nodes.api import guards
+from nodes.api.limits import SEND_SECONDS, BodyLimits
 from nodes.api.messages import Request, Response
-
-
-@dataclass(frozen=True, slots=True)
-class BodyLimits:
-    """How fast a body has to arrive: within ``seconds``, and after ``grace_seconds`` at
-    ``bytes_per_second`` on average.
-    """
-
-    seconds: float = 10.0
-    grace_seconds: float = 2.0
-    bytes_per_second: int = 1024
-
-    def allowed(self, received: int) -> float:
-        """Seconds after the start by which more than ``received`` bytes must be here."""
-        return min(self.seconds, self.grace_seconds + received / self.bytes_per_second)
-
-
-SEND_SECONDS: Final = 60.0
-"""Longest time an answer may take to be handed to the network."""
 
 NOTICE_CHECKPOINTS: Final = 4
 """Turns of the event loop after which the end of a connection that the kernel knows of is known here."""
@@ -162,6 +144,7 @@ def _unless_left(
 
 
 async def _read_body(head: Request, limit: int, speed: BodyLimits) -> bytes:
+    guards.check_framing(head)
     if (head.content_length or 0) > limit:
         raise guards.too_large(limit)
     body = bytearray()

@@ -10,8 +10,6 @@ then one sends a request on a connection that is closed at that very moment and 
 
 from __future__ import annotations
 
-from typing import Final
-
 import h2.events
 import hypercorn.protocol
 import hypercorn.trio.run
@@ -21,10 +19,9 @@ from hypercorn.events import Event, Updated
 from hypercorn.protocol.h2 import H2Protocol
 from hypercorn.trio.tcp_server import TCPServer
 
-log = structlog.get_logger(__name__)
+from nodes.api.limits import KEEP_ALIVE_SECONDS
 
-KEEP_ALIVE_SECONDS: Final = 90.0
-"""How long a connection that had an answer may idle; longer than any client should keep it."""
+log = structlog.get_logger(__name__)
 
 
 class PatientServer(TCPServer):

@@ -17,6 +17,15 @@ def too_large(limit: int) -> Refused:
     return Refused("payload_too_large", "The request body is too large.", status=413, limit=limit)
 
 
+def check_framing(request: Request) -> None:
+    """Raises Refused (400) for a request that tells its length in two ways: two readers may differ."""
+    names = {name for name, _ in request.headers}
+    if b"content-length" in names and b"transfer-encoding" in names:
+        raise Refused(
+            "malformed_request", "Content-Length and Transfer-Encoding exclude each other.", status=400
+        )
+
+
 def _is_json(content_type: str) -> bool:
     media_type = content_type.partition(";")[0].strip().lower()
     kind, slash, subtype = media_type.partition("/")

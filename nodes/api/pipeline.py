@@ -54,11 +54,19 @@ class Exchange:
 
 
 class Pipeline:
-    """Answers requests for one node."""
+    """Answers requests for one node; ``for_workers`` as those of the worker listener."""
 
-    def __init__(self, node: NodePort, metrics: Metrics, router: Router | None = None) -> None:
+    def __init__(
+        self,
+        node: NodePort,
+        metrics: Metrics,
+        router: Router | None = None,
+        *,
+        for_workers: bool = False,
+    ) -> None:
         self._node = node
         self._metrics = metrics
+        self._for_workers = for_workers
         self._router = router or Router(ROUTES)
         self._authenticator = authenticator(node.settings)
         self._envelopes = Envelopes(server_capabilities(node.settings))
@@ -107,6 +115,8 @@ class Pipeline:
         document = guards.read_body(request, self._node.settings.max_payload_bytes)
         if route is None:
             return self._unrouted(exchange)
+        if self._for_workers and not route.for_workers:
+            raise self._elsewhere()
         principal: Principal | None = None
         if not route.public:
             principal = self._authenticator.authenticate(request)
@@ -180,6 +190,15 @@ class Pipeline:
             response = self._refusal(exchange, refusal)
         response.headers.append((b"allow", ", ".join(allowed).encode()))
         return response
+
+    def _elsewhere(self) -> Refused:
+        port = self._node.settings.listen_port
+        return Refused(
+            "not_for_workers",
+            f"This port serves the routes of workers only; use port {port} (HEADRACE_LISTEN).",
+            status=404,
+            port=port,
+        )
 
     def _refusal(self, exchange: Exchange, refusal: Refused) -> Response:
         body: dict[str, Any] = dict(refusal.fields)

@@ -58,6 +58,7 @@ class Route:
     has none. ``versioned`` routes need their plane's version header and answer with it.
     ``operation`` names the workflow operation that is described by a ``control_plane`` object.
     A ``polls`` route answers ``task`` and ``poll_status`` even when the store is away.
+    Routes ``for_workers`` are served by the worker listener too.
     """
 
     method: str
@@ -70,6 +71,7 @@ class Route:
     scoped: bool = True
     operation: str | None = None
     polls: bool = False
+    for_workers: bool = False
     segments: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -14,17 +14,13 @@ from hypercorn.config import Config
 
 from cluster.errors import StartupError
 from nodes.api import connections
+from nodes.api.limits import GRACE_SECONDS, HEADER_SECONDS, MAX_HEADER_BYTES
 
-HEADER_SECONDS: Final = 5.0
-"""Connections whose first header does not arrive in time are closed."""
-
-MAX_HEADER_BYTES: Final = 16 * 1024
 MAX_CONCURRENT_STREAMS: Final = 100
 """Above 1000, hypercorn's HTTP/2 priority tree raises and takes the process down."""
 
 MAX_REQUESTS_PER_CONNECTION: Final = 1_000_000
 BACKLOG: Final = 1024
-GRACE_SECONDS: Final = 3.0
 UNREAD_SECONDS: Final = 30
 """A client that takes none of the data sent to it is dropped; hypercorn itself would wait for ever."""
 
@@ -57,9 +53,9 @@ def tune_gc() -> None:
     gc.set_threshold(_GC_THRESHOLD, 50, 100)
 
 
-def open_listener(host: str, port: int) -> socket.socket:
-    """A bound socket. Raises StartupError with one line that says why not."""
-    refused = "cannot listen on {}:{}: {}; choose another address with --listen or HEADRACE_LISTEN".format
+def open_listener(host: str, port: int, setting: str = "--listen or HEADRACE_LISTEN") -> socket.socket:
+    """A bound socket. Raises StartupError with one line that says why not, and what sets the address."""
+    refused = f"cannot listen on {{}}:{{}}: {{}}; choose another address with {setting}".format
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

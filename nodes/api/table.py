@@ -45,16 +45,35 @@ async def _openapi(_call: Call) -> Reply:
     return Reply(openapi.render(ROUTES))
 
 
-def _public(template: str, handler: Handler) -> Route:
-    return Route("GET", template, Plane.CONTROL, handler, public=True, versioned=False, scoped=False)
+def _public(template: str, handler: Handler, *, for_workers: bool = False) -> Route:
+    return Route(
+        "GET",
+        template,
+        Plane.CONTROL,
+        handler,
+        public=True,
+        versioned=False,
+        scoped=False,
+        for_workers=for_workers,
+    )
 
 
 def _namespaces(method: str, path: str, roles: frozenset[Role], handler: Handler) -> Route:
     return Route(method, f"/api/namespaces{path}", Plane.CONTROL, handler, roles, scoped=False)
 
 
-def _workflows(method: str, path: str, operation: str, handler: Handler) -> Route:
-    return Route(method, f"/api/workflows{path}", Plane.CONTROL, handler, OPERATORS, operation=operation)
+def _workflows(
+    method: str, path: str, operation: str, handler: Handler, *, for_workers: bool = False
+) -> Route:
+    return Route(
+        method,
+        f"/api/workflows{path}",
+        Plane.CONTROL,
+        handler,
+        OPERATORS,
+        operation=operation,
+        for_workers=for_workers,
+    )
 
 
 def _control(method: str, path: str, roles: frozenset[Role], handler: Handler) -> Route:
@@ -79,15 +98,15 @@ def _unversioned(path: str, roles: frozenset[Role], handler: Handler) -> Route:
 
 
 def _worker(method: str, path: str, handler: Handler, *, polls: bool = False) -> Route:
-    return Route(method, f"/api/worker/{path}", Plane.WORKER, handler, WORKERS, polls=polls)
+    return Route(method, f"/api/worker/{path}", Plane.WORKER, handler, WORKERS, polls=polls, for_workers=True)
 
 
 ROUTES: Final = (
     _public("/metrics", _metrics),
     _public("/openapi.json", _openapi),
-    _public("/api/health", discovery.health),
-    _public("/api/live", discovery.live),
-    _public("/api/ready", discovery.ready),
+    _public("/api/health", discovery.health, for_workers=True),
+    _public("/api/live", discovery.live, for_workers=True),
+    _public("/api/ready", discovery.ready, for_workers=True),
     Route(
         "GET",
         "/api/cluster/info",
@@ -104,7 +123,7 @@ ROUTES: Final = (
     _namespaces("GET", "/{namespace}", OPERATORS, namespaces.describe_namespace),
     _namespaces("PUT", "/{namespace}", ADMINS, namespaces.update_namespace),
     _workflows("GET", "", "list", workflows.list_workflows),
-    _workflows("POST", "", "start", workflows.start),
+    _workflows("POST", "", "start", workflows.start, for_workers=True),
     _workflows("GET", "/{workflow_id}", "describe", workflows.describe),
     _workflows("GET", "/{workflow_id}/runs/{run_id}", "describe_run", workflows.describe_run),
     _workflows("GET", "/{workflow_id}/runs/{run_id}/history", "history", workflows.history),

@@ -20,7 +20,13 @@ HOST = "127.0.0.1"
 READY_SECONDS = 60.0
 _LOOK_AGAIN_SECONDS = 0.05
 # Set for each node by its parent; what the user's environment says about them is meant for one node.
-_OWN_VARIABLES = ("HEADRACE_LISTEN", "HEADRACE_NODE_NAME", "DW_SERVER_ID", "REDIS_URL_FILE")
+_OWN_VARIABLES = (
+    "HEADRACE_LISTEN",
+    "HEADRACE_WORKER_LISTEN",
+    "HEADRACE_NODE_NAME",
+    "DW_SERVER_ID",
+    "REDIS_URL_FILE",
+)
 
 
 @dataclass(frozen=True, slots=True)

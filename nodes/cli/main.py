@@ -77,7 +77,7 @@ def serve(
     settings = _settings(config, listen, redis_url, node_name)
     from nodes.api.auth import credentials
     from nodes.logging import configure_logging
-    from nodes.node import serve as serve_node
+    from nodes.serve import serve as serve_node
 
     if settings.auth_driver is not AuthDriver.NONE and not credentials(settings).usable:
         wanted = "DW_SIGNATURE_KEY" if settings.auth_driver is AuthDriver.SIGNATURE else "DW_AUTH_TOKEN"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
 import h2.config
@@ -14,49 +12,22 @@ import pytest
 import trio
 from hypercorn.trio.tcp_server import TCPServer
 
-from cluster.errors import Refused, StartupError
+from cluster.errors import StartupError
 from nodes.api import serving as serving_module
-from nodes.api.app import BodyLimits, create_app
+from nodes.api.limits import BodyLimits
 from nodes.api.messages import Request, Response
-from nodes.api.serving import MAX_CONCURRENT_STREAMS, Address, open_listener, serve
+from nodes.api.serving import MAX_CONCURRENT_STREAMS, open_listener
+from tests.api.edge import (
+    LIMIT,
+    Recorder,
+    Serving,
+    connect,
+    exchange,
+    open_for_workers,
+    open_main,
+    read_all,
+)
 from tests.waiting import eventually
-
-LIMIT = 1000
-
-
-class Recorder:
-    """A pipeline that answers with what it got; ``/park`` waits until it is cancelled."""
-
-    def __init__(self) -> None:
-        self.requests: list[Request] = []
-        self.parked = trio.Event()
-        self.cancelled = trio.Event()
-        self.left = trio.Event()
-        self.leaving = False
-        self.undelivered: list[str] = []
-
-    async def handle(self, request: Request) -> Response:
-        self.requests.append(request)
-        if request.raw_path == b"/park":
-            self.parked.set()
-            try:
-                await trio.sleep_forever()
-            except trio.Cancelled:
-                self.cancelled.set()
-                raise
-        if request.raw_path == b"/taken":
-            self.parked.set()
-            with trio.CancelScope(shield=True):
-                await self.left.wait()
-        response = Response(200, [(b"content-type", b"text/plain")], request.body or b"empty")
-        response.undelivered = partial(self.undelivered.append, request.raw_path.decode())
-        return response
-
-    def refuse(self, request: Request, refusal: Refused) -> Response:
-        return Response(refusal.status, [(b"content-type", b"text/plain")], refusal.reason.encode())
-
-
-Serving = Callable[..., AbstractAsyncContextManager[Address]]
 
 
 @pytest.fixture
@@ -64,46 +35,21 @@ def recorder() -> Recorder:
     return Recorder()
 
 
+@pytest.fixture(params=[open_main, open_for_workers], ids=["main", "workers"])
+def serving(request: pytest.FixtureRequest, recorder: Recorder) -> Serving:
+    """Either port: what holds for one holds for the other."""
+    return partial(request.param, recorder)
+
+
 @pytest.fixture
-def serving(recorder: Recorder) -> Serving:
-    @asynccontextmanager
-    async def run(limits: BodyLimits | None = None) -> AsyncIterator[Address]:
-        app = create_app(recorder, LIMIT, limits or BodyLimits(), is_leaving=lambda: recorder.leaving)
-        stop = trio.Event()
-        async with trio.open_nursery() as nursery:
-            address: Address = await nursery.start(
-                partial(serve, app, open_listener("127.0.0.1", 0), shutdown=stop.wait)
-            )
-            try:
-                yield address
-            finally:
-                stop.set()
-
-    return run
-
-
-async def _connect(address: Address) -> trio.SocketStream:
-    return await trio.open_tcp_stream(address.host, address.port)
-
-
-async def _read_all(stream: trio.SocketStream) -> bytes:
-    """Everything until the server closes the connection."""
-    received = b""
-    with trio.fail_after(10):
-        async for chunk in stream:
-            received += chunk
-    return received
-
-
-async def _exchange(address: Address, data: bytes) -> bytes:
-    async with await _connect(address) as stream:
-        await stream.send_all(data)
-        return await _read_all(stream)
+def main(recorder: Recorder) -> Serving:
+    """The port that serves everything, also over HTTP/2."""
+    return partial(open_main, recorder)
 
 
 async def test_a_request_arrives_as_it_was_sent(serving: Serving, recorder: Recorder) -> None:
     async with serving() as address:
-        answer = await _exchange(
+        answer = await exchange(
             address,
             b"PUT //api/a%2Fb/../c?x=%20 HTTP/1.1\r\nHost: h\r\nX-Twice: 1\r\nX-Twice: 2\r\n"
             b"Connection: close\r\nContent-Length: 4\r\n\r\nbody",
@@ -115,13 +61,14 @@ async def test_a_request_arrives_as_it_was_sent(serving: Serving, recorder: Reco
     assert b"server:" not in answer.lower()
     assert (request.method, request.raw_path, request.query_string) == ("PUT", b"//api/a%2Fb/../c", b"x=%20")
     assert request.body == b"body"
+    assert request.client == "127.0.0.1"
     assert [value for name, value in request.headers if name == b"x-twice"] == [b"1", b"2"]
 
 
-@pytest.mark.parametrize("method", [b"TRACE", b"OPTIONS", b"NONSENSE"])
+@pytest.mark.parametrize("method", [b"TRACE", b"OPTIONS", b"PURGE"])
 async def test_the_pipeline_answers_every_method(serving: Serving, method: bytes) -> None:
     async with serving() as address:
-        answer = await _exchange(address, method + b" /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        answer = await exchange(address, method + b" /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
 
     assert answer.startswith(b"HTTP/1.1 200")
 
@@ -138,7 +85,7 @@ async def test_lengths_of_answers_without_a_body(recorder: Recorder, serving: Se
     recorder.handle = handle  # type: ignore[method-assign]
     async with serving() as address:
         seen = {
-            method: await _exchange(address, method + b" / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+            method: await exchange(address, method + b" / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
             for method in answers
         }
 
@@ -148,25 +95,25 @@ async def test_lengths_of_answers_without_a_body(recorder: Recorder, serving: Se
 
 
 async def test_idle_connections_outlive_the_deadline_of_headers(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch
+    main: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client's own idle limit has to be the shorter one, or it sends into a closing connection."""
     monkeypatch.setattr(serving_module, "HEADER_SECONDS", 0.3)
     request = b"POST /idle HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
-    async with serving() as address, await _connect(address) as used:
+    async with main() as address, await connect(address) as used:
         await used.send_all(request)
         answer = b""
         while not answer.endswith(b"hi"):
             answer += await used.receive_some()
         for silent in (b"", b"POST /idle HT"):
-            assert await _exchange(address, silent) == b""
+            assert await exchange(address, silent) == b""
         await used.send_all(request.replace(b"Host: x", b"Host: x\r\nConnection: close"))
-        assert (await _read_all(used)).endswith(b"hi")
+        assert (await read_all(used)).endswith(b"hi")
 
 
 async def test_a_client_that_leaves_cancels_its_poll(serving: Serving, recorder: Recorder) -> None:
     async with serving() as address:
-        async with await _connect(address) as stream:
+        async with await connect(address) as stream:
             await stream.send_all(b"GET /park HTTP/1.1\r\nHost: h\r\n\r\n")
             with trio.fail_after(5):
                 await recorder.parked.wait()
@@ -180,7 +127,7 @@ async def test_a_leaving_node_ends_connections_with_their_answer(
 ) -> None:
     recorder.leaving = True
     async with serving() as address:
-        answer = await _exchange(address, b"GET /last HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = await exchange(address, b"GET /last HTTP/1.1\r\nHost: x\r\n\r\n")
     assert b"connection: close" in answer.lower()
     assert answer.endswith(b"empty")
 
@@ -189,21 +136,21 @@ async def test_who_leaves_while_an_answer_is_made_did_not_get_it(
     serving: Serving, recorder: Recorder
 ) -> None:
     async with serving() as address:
-        stream = await _connect(address)
+        stream = await connect(address)
         await stream.send_all(b"GET /taken HTTP/1.1\r\nHost: x\r\n\r\n")
         with trio.fail_after(5):
             await recorder.parked.wait()
         await stream.aclose()
         recorder.left.set()
         await eventually(lambda: bool(recorder.undelivered))
-        got = await _exchange(address, b"GET /got HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        got = await exchange(address, b"GET /got HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert got.endswith(b"empty")
     assert recorder.undelivered == ["/taken"]
 
 
 async def test_a_declared_large_body_is_not_read(serving: Serving, recorder: Recorder) -> None:
     async with serving() as address:
-        answer = await _exchange(address, b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 1001\r\n\r\n")
+        answer = await exchange(address, b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 1001\r\n\r\n")
 
     assert answer.startswith(b"HTTP/1.1 413")
     assert answer.endswith(b"payload_too_large")
@@ -213,7 +160,7 @@ async def test_a_declared_large_body_is_not_read(serving: Serving, recorder: Rec
 async def test_a_chunked_large_body_is_cut_off(serving: Serving, recorder: Recorder) -> None:
     head = b"POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
     async with serving() as address:
-        answer = await _exchange(address, head + b"3e9\r\n" + b"x" * 1001 + b"\r\n")
+        answer = await exchange(address, head + b"3e9\r\n" + b"x" * 1001 + b"\r\n")
 
     assert answer.startswith(b"HTTP/1.1 413")
     assert recorder.requests == []
@@ -222,7 +169,7 @@ async def test_a_chunked_large_body_is_cut_off(serving: Serving, recorder: Recor
 async def test_a_body_at_the_limit_passes(serving: Serving) -> None:
     head = b"POST /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 1000\r\n\r\n"
     async with serving() as address:
-        answer = await _exchange(address, head + b"x" * 1000)
+        answer = await exchange(address, head + b"x" * 1000)
 
     assert answer.startswith(b"HTTP/1.1 200")
     assert answer.endswith(b"x" * 1000)
@@ -235,7 +182,7 @@ async def test_a_body_at_the_limit_passes(serving: Serving) -> None:
 )
 async def test_a_dribbled_body_is_cut_off(serving: Serving, recorder: Recorder, limits: BodyLimits) -> None:
     async with serving(limits) as address:
-        answer = await _exchange(address, b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 900\r\n\r\nx")
+        answer = await exchange(address, b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 900\r\n\r\nx")
 
     assert answer.startswith(b"HTTP/1.1 408")
     assert b"connection: close" in answer.lower()
@@ -263,36 +210,36 @@ def test_how_long_a_body_may_take() -> None:
 )
 async def test_strange_requests_harm_nobody_else(serving: Serving, data: bytes) -> None:
     async with serving() as address:
-        async with await _connect(address) as stream:
+        async with await connect(address) as stream:
             await stream.send_all(data)
-            await _read_all(stream)
-        good = await _exchange(address, b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+            await read_all(stream)
+        good = await exchange(address, b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
 
     assert good.startswith(b"HTTP/1.1 200")
 
 
-async def test_many_streams_on_one_connection_harm_nobody_else(serving: Serving) -> None:
+async def test_many_streams_on_one_connection_harm_nobody_else(main: Serving) -> None:
     client = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))
     client.initiate_connection()
     headers = [(":method", "GET"), (":path", "/park"), (":scheme", "http"), (":authority", "h")]
     for _ in range(1100):
         client.send_headers(client.get_next_available_stream_id(), headers, end_stream=True)
-    async with serving() as address:
-        async with await _connect(address) as stream:
+    async with main() as address:
+        async with await connect(address) as stream:
             await stream.send_all(client.data_to_send())
-            await _read_all(stream)
-        good = await _exchange(address, b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+            await read_all(stream)
+        good = await exchange(address, b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
 
     assert MAX_CONCURRENT_STREAMS <= 100
     assert good.startswith(b"HTTP/1.1 200")
 
 
-async def test_a_stream_that_is_reset_cancels_its_poll(serving: Serving, recorder: Recorder) -> None:
+async def test_a_stream_that_is_reset_cancels_its_poll(main: Serving, recorder: Recorder) -> None:
     client = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
     client.initiate_connection()
     headers = [(":method", "GET"), (":path", "/park"), (":scheme", "http"), (":authority", "h")]
     client.send_headers(1, headers, end_stream=True)
-    async with serving() as address, await _connect(address) as stream:
+    async with main() as address, await connect(address) as stream:
         await stream.send_all(client.data_to_send())
         with trio.fail_after(5):
             await recorder.parked.wait()
@@ -301,14 +248,14 @@ async def test_a_stream_that_is_reset_cancels_its_poll(serving: Serving, recorde
             await recorder.cancelled.wait()
 
 
-async def test_a_large_body_ends_only_its_own_stream(serving: Serving) -> None:
+async def test_a_large_body_ends_only_its_own_stream(main: Serving) -> None:
     client = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
     client.initiate_connection()
     headers = [(":method", "POST"), (":path", "/x"), (":scheme", "http"), (":authority", "h")]
     client.send_headers(1, [*headers, ("content-length", "1001")])
     client.send_headers(3, headers, end_stream=True)
     statuses: dict[int, bytes] = {}
-    async with serving() as address, await _connect(address) as stream:
+    async with main() as address, await connect(address) as stream:
         await stream.send_all(client.data_to_send())
         with trio.fail_after(5):
             while len(statuses) < 2:
@@ -320,7 +267,7 @@ async def test_a_large_body_ends_only_its_own_stream(serving: Serving) -> None:
     assert statuses == {1: b"413", 3: b"200"}
 
 
-async def test_data_after_the_answer_harms_nobody(serving: Serving) -> None:
+async def test_data_after_the_answer_harms_nobody(main: Serving) -> None:
     """Nor does it use up the window of the connection's other streams."""
     client = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
     client.initiate_connection()
@@ -329,7 +276,7 @@ async def test_data_after_the_answer_harms_nobody(serving: Serving) -> None:
     client.send_data(1, b"x" * (LIMIT + 1))
     answered: set[int] = set()
     ended: set[int] = set()
-    async with serving() as address, await _connect(address) as stream:
+    async with main() as address, await connect(address) as stream:
 
         async def until(found: set[int], stream_id: int) -> None:
             with trio.fail_after(5):
@@ -358,17 +305,17 @@ async def test_data_after_the_answer_harms_nobody(serving: Serving) -> None:
 
 
 async def test_what_goes_wrong_on_a_connection_ends_only_that_one(
-    serving: Serving, monkeypatch: pytest.MonkeyPatch
+    main: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(self: TCPServer) -> None:
         raise KeyError(1)
 
-    async with serving() as address:
+    async with main() as address:
         with monkeypatch.context() as patch:
             patch.setattr(TCPServer, "_read_data", fail)
-            async with await _connect(address) as stream:
-                assert await _read_all(stream) == b""
-        good = await _exchange(address, b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+            async with await connect(address) as stream:
+                assert await read_all(stream) == b""
+        good = await exchange(address, b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
 
     assert good.startswith(b"HTTP/1.1 200")
 

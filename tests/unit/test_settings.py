@@ -235,6 +235,15 @@ def test_no_authentication_stays_on_this_machine(listen: str) -> None:
     assert "HEADRACE_FORCE_NO_AUTH=true" in lines[0]
     forced = {"DW_AUTH_DRIVER": "none", "HEADRACE_LISTEN": listen, "HEADRACE_FORCE_NO_AUTH": "true"}
     assert load_settings(environ=forced).listen == listen
+    assert refusal({"DW_AUTH_DRIVER": "none", "HEADRACE_WORKER_LISTEN": listen}) == lines
+
+
+def test_the_worker_listener_is_off_unless_it_has_an_address() -> None:
+    assert load_settings(environ={}).worker_address is None
+    assert load_settings(environ={"HEADRACE_WORKER_LISTEN": ""}).worker_address is None
+    settings = load_settings(environ={"HEADRACE_WORKER_LISTEN": "[::1]:8081"})
+    assert settings.worker_address == ("::1", 8081)
+    assert "HEADRACE_WORKER_LISTEN='8081'" in refusal({"HEADRACE_WORKER_LISTEN": "8081"})[0]
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "127.8.8.8:1", "[::1]:80", "localhost:80"])

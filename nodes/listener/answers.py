@@ -1,0 +1,45 @@
+"""From responses to bytes: head and body in one piece, without I/O."""
+
+from __future__ import annotations
+
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Final
+
+from nodes.api.messages import Response
+
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_STATUS_LINES: Final = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+
+
+class Calendar:
+    """The Date header, made once a second."""
+
+    def __init__(self) -> None:
+        self._second = -1
+        self._line = b""
+
+    def line(self, now: float) -> bytes:
+        """The header line for ``now``, in seconds since 1970."""
+        second = int(now)
+        if second != self._second:
+            self._second = second
+            self._line = f"date: {formatdate(second, usegmt=True)}\r\n".encode()
+        return self._line
+
+
+def encode(response: Response, date_line: bytes, *, close: bool) -> bytes:
+    """``response`` as it travels; ``close`` says that no other follows on its connection."""
+    parts = [_STATUS_LINES.get(response.status) or b"HTTP/1.1 %d \r\n" % response.status]
+    is_sized = response.status == HTTPStatus.NO_CONTENT
+    for name, value in response.headers:
+        parts += (name, b": ", value, b"\r\n")
+        is_sized = is_sized or name == b"content-length"
+    if not is_sized:
+        parts.append(b"content-length: %d\r\n" % len(response.body))
+    parts.append(date_line)
+    parts.append(b"connection: close\r\n\r\n" if close else b"\r\n")
+    parts.append(response.body)
+    return b"".join(parts)
