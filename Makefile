@@ -5,7 +5,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PYTEST_WORKERS ?= 2
 
-.PHONY: help demo test lint lint-deploy manifests bench clean
+.PHONY: help demo test lint lint-deploy manifests bench chaos clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,13 @@ manifests: .venv/bin/python  ## make deploy/kubernetes/headrace.yaml anew from t
 bench: .venv/.ready-test  ## measure this machine (see docs/benchmarks.md)
 	@.ci/need redis-server
 	$(BIN)/python -m pytest -m bench -p no:randomly --timeout 600 -s tests/bench
+
+SEED ?= 1
+ROUNDS ?= 2
+
+chaos: .venv/.ready-test  ## break everything in turn and check what became of the work (SEED=1 ROUNDS=2)
+	@.ci/need redis-server haproxy
+	$(BIN)/python -m tests.chaos.campaign --seed $(SEED) --rounds $(ROUNDS) $(CHAOS)
 
 clean:  ## remove the virtual environment and caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist *.egg-info

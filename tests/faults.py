@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -9,7 +11,8 @@ from functools import partial
 
 import trio
 
-CHUNK = 65536
+DRIP_SECONDS = 0.001
+RESET = struct.pack("ii", 1, 0)
 
 
 @dataclass
@@ -18,9 +21,10 @@ class FaultProxy:
 
     ``lose_reply_to``: once a request contains these bytes it is forwarded, but its connection is
     cut before any byte of a reply passes back; happens once. ``reply_budget``: so many more reply
-    bytes pass, then everything is cut; happens once. ``delay`` (s) before each reply chunk.
-    ``black_hole``: nothing passes, nothing is closed. ``refusing``: new connections are closed.
-    ``connections`` and ``replies`` (chunks) count what passed.
+    bytes pass, then everything is cut; happens once. ``delay`` (s) before each reply chunk, which
+    passes ``drip`` bytes at a time when that is not 0. ``black_hole``: nothing passes, nothing is
+    closed. ``refusing``: new connections are closed. ``connections`` and ``replies`` (chunks) count what
+    passed.
     """
 
     upstream: tuple[str, int]
@@ -28,6 +32,7 @@ class FaultProxy:
     lose_reply_to: bytes | None = None
     reply_budget: int | None = None
     delay: float = 0.0
+    drip: int = 0
     refusing: bool = False
     connections: int = 0
     replies: int = 0
@@ -52,6 +57,13 @@ class FaultProxy:
         """Close every connection now, both ways."""
         for stream in list(self._open):
             await trio.aclose_forcefully(stream)
+
+    async def reset(self) -> None:
+        """Break every connection with a TCP reset, both ways."""
+        for stream in list(self._open):
+            with suppress(OSError):
+                stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        await self.cut()
 
     async def half_close(self) -> None:
         """Tell every peer that nothing more comes, but keep reading."""
@@ -112,9 +124,17 @@ class FaultProxy:
                         self.reply_budget = None
                         self.lost.set()
                         break
-                await client.send_all(chunk)
+                await self._pass_on(client, bytes(chunk))
                 self.replies += 1
         scope.cancel()
+
+    async def _pass_on(self, client: trio.SocketStream, chunk: bytes) -> None:
+        if not self.drip:
+            await client.send_all(chunk)
+            return
+        for start in range(0, len(chunk), self.drip):
+            await client.send_all(chunk[start : start + self.drip])
+            await trio.sleep(DRIP_SECONDS)
 
 
 @asynccontextmanager

@@ -18,8 +18,9 @@ from cluster.upkeep.due import DueWork
 from cluster.upkeep.keeper import Keeper, KeeperTimes
 
 LASTING = {"wf", "run", "hist", "runs", "closed", "lease", "touch", "dead", "cluster", "ns"}
+LASTING |= {"cmd", "fl", "flows", "fclosed", "steps", "adm", "terms", "counted"}
 LASTING |= {"alive", "info", "suspect", "reg", "beat", "vital", "fleet", "served"}
-"""Families of keys that stay: retained executions, cluster record, namespaces, nodes and workers."""
+"""Families of keys that stay: retained executions, cluster record, namespaces, limits, nodes, workers."""
 
 
 async def compact(url: str, prefix: str, within: float = 20.0) -> None:
