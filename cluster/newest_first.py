@@ -16,7 +16,7 @@ import trio
 from cluster.errors import StoreError
 
 LOOK_LIMIT: Final = 2_000
-"""Most records one script looks at; a page of a selective list may come back short but never wrong."""
+"""Most records one script looks at; a selective list takes more looks, until its page is full."""
 
 Row = TypeVar("Row")
 
@@ -55,8 +55,29 @@ async def newest_first(
     page_size: int,
     token: str | None,
 ) -> tuple[list[Row], str | None]:
-    """A page of rows and the token of the next one. Raises what ``look`` raises."""
+    """A page of rows and the token of the next one. Raises what ``look`` raises.
+
+    A page is short only at the end of the list, however few rows there are among those looked at, and
+    the last page has no token: one row more than asked for is looked for.
+    """
+    found: list[tuple[Place, Row]] = []
     place = Place.decode(token)
+    while True:
+        rows, place = await _below(place, partitions, look, page_size + 1 - len(found))
+        found += rows
+        if place is None or len(found) > page_size:
+            break
+    page = found[:page_size]
+    return [row for _, row in page], page[-1][0].encode() if len(found) > page_size else None
+
+
+async def _below(
+    place: Place | None,
+    partitions: int,
+    look: Callable[[int, Place | None], Awaitable[Part[Row]]],
+    wanted: int,
+) -> tuple[list[tuple[Place, Row]], Place | None]:
+    """At most ``wanted`` rows from one look at each partition, and the place to go on from."""
     parts: list[Part[Row]] = []
     failures: list[StoreError] = []
 
@@ -75,6 +96,6 @@ async def newest_first(
     horizon = max((part.end for part in parts if part.end is not None), default=None)
     rows = sorted((row for part in parts for row in part.rows), key=lambda row: row[0], reverse=True)
     sure = [row for row in rows if horizon is None or row[0] >= horizon]
-    page = sure[:page_size]
+    page = sure[:wanted]
     following = page[-1][0] if len(page) < len(sure) else horizon
-    return [row for _, row in page], None if following is None else following.encode()
+    return page, following

@@ -193,7 +193,7 @@ def _try_again(
     decision: Decision, activity: ActivityState, lease: Lease, delay: int, failed: Mapping[str, Any]
 ) -> None:
     """Ends the current attempt and plans the next one ``delay`` seconds later; wakes nobody."""
-    ready_at_ms = decision.now_ms + delay * 1000
+    ready_at_ms = decision.in_seconds(delay)
     payload = _attempt(decision, activity, lease) | {
         "next_attempt_number": activity.attempt + 1,
         "delay_seconds": delay,

@@ -49,8 +49,8 @@ def start_child(
         execution_timeout_seconds=execution,
         run_timeout_seconds=run,
         started_at_us=decision.now_us,
-        execution_deadline_ms=None if execution is None else now_ms + execution * 1000,
-        run_deadline_ms=None if run is None else now_ms + run * 1000,
+        execution_deadline_ms=None if execution is None else decision.in_seconds(execution),
+        run_deadline_ms=None if run is None else decision.in_seconds(run),
         parent=ParentRef(workflow_id=parent.workflow_id, run_id=parent.run_id, step=step),
         retry=command.retry,
     )

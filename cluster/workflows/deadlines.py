@@ -35,6 +35,11 @@ class RunTimeoutKind(StrEnum):
     RUN = "run_timeout"
 
 
+def due_in(now_us: int, seconds: int) -> int:
+    """The first millisecond at which ``seconds`` after ``now_us`` are over; this one for no time at all."""
+    return -(-now_us // 1000) + seconds * 1000 if seconds else now_us // 1000
+
+
 def deadlines(activity: ActivityState, lease: Lease) -> dict[TimeoutKind, int]:
     """The deadlines that count now, in milliseconds, in order of precedence.
 
@@ -61,7 +66,7 @@ def schedule_to_close_ms(activity: ActivityState) -> int:
     """When the whole execution must be over, or 0 when there is no such limit."""
     if not activity.schedule_to_close_seconds:
         return 0
-    return activity.scheduled_at_us // 1000 + activity.schedule_to_close_seconds * 1000
+    return due_in(activity.scheduled_at_us, activity.schedule_to_close_seconds)
 
 
 def reached(activity: ActivityState, lease: Lease, now_ms: int) -> TimeoutKind | None:

@@ -34,7 +34,7 @@ from cluster.workflows.changes import (
     ReadyActivityTask,
     ReadyWorkflowTask,
 )
-from cluster.workflows.deadlines import LEASED
+from cluster.workflows.deadlines import LEASED, due_in
 from cluster.workflows.events import EventType, event_id, pending_event_id, resume_context, update_context
 from cluster.workflows.records import (
     ActivityState,
@@ -100,6 +100,10 @@ class Decision:
         self.receipts: dict[str, dict[str, Any]] = {}
         self._run = run
         self._cause: dict[str, Any] | None = None
+
+    def in_seconds(self, seconds: int) -> int:
+        """The millisecond at which ``seconds`` from now are over: never before, so it is rounded up."""
+        return due_in(self.now_us, seconds)
 
     # -- names ------------------------------------------------------------------------------
 

@@ -36,7 +36,7 @@ def start(
     decision.set(signals=signals)
     if delay_seconds:
         decision.set(task_index=1, task_open=True, task_waiting=True)
-        decision.effects.append(Arm(TASK_TIMER, decision.now_ms + delay_seconds * 1000))
+        decision.effects.append(Arm(TASK_TIMER, decision.in_seconds(delay_seconds)))
     else:
         decision.open_workflow_task()
     changes = decision.changes()
@@ -116,7 +116,7 @@ def next_run(
         run_number=info.run_number + 1,
         continued_from=info.run_id,
         started_at_us=now_us,
-        run_deadline_ms=None if timeout is None else now_ms + (delay_seconds + timeout) * 1000,
+        run_deadline_ms=None if timeout is None else deadlines.due_in(now_us, delay_seconds + timeout),
         **changed,
     )
     begun = start(following, now_us, delay_seconds=delay_seconds, signals=signals)

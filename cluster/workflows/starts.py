@@ -15,6 +15,7 @@ from cluster.store.transaction import Transaction, TransactionTooLarge
 from cluster.workflows import machine
 from cluster.workflows.changes import Changes
 from cluster.workflows.commands import ScheduleActivity
+from cluster.workflows.deadlines import due_in
 from cluster.workflows.deciding import ATTEMPTS, Decider
 from cluster.workflows.planning import LeaseTimes, plan_begin
 from cluster.workflows.records import Payload, Run, RunInfo, RunStatus
@@ -143,7 +144,7 @@ class Starts(Decider):
 
 def run_info(request: StartRequest, workflow_id: str, run_id: str, now_us: int) -> RunInfo:
     """The facts of a first run that starts now."""
-    now_ms = now_us // 1000
+    execution, run = request.execution_timeout_seconds, request.run_timeout_seconds
     return RunInfo(
         namespace=request.namespace,
         workflow_id=workflow_id,
@@ -156,13 +157,9 @@ def run_info(request: StartRequest, workflow_id: str, run_id: str, now_us: int) 
         input=request.input,
         memo=request.memo,
         search_attributes=request.search_attributes,
-        execution_timeout_seconds=request.execution_timeout_seconds,
-        run_timeout_seconds=request.run_timeout_seconds,
+        execution_timeout_seconds=execution,
+        run_timeout_seconds=run,
         started_at_us=now_us,
-        execution_deadline_ms=_deadline(now_ms, request.execution_timeout_seconds),
-        run_deadline_ms=_deadline(now_ms, request.run_timeout_seconds),
+        execution_deadline_ms=None if execution is None else due_in(now_us, execution),
+        run_deadline_ms=None if run is None else due_in(now_us, run),
     )
-
-
-def _deadline(now_ms: int, seconds: int | None) -> int | None:
-    return None if seconds is None else now_ms + seconds * 1000

@@ -17,7 +17,7 @@ def start_timer(decision: Decision, command: StartTimer, step: int, task_id: str
     timer = TimerState(
         step=step,
         delay_seconds=command.delay_seconds,
-        fire_at_ms=decision.now_ms + command.delay_seconds * 1000,
+        fire_at_ms=decision.in_seconds(command.delay_seconds),
         group=command.group,
     )
     decision.open_timer(timer)

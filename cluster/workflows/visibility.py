@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -238,8 +239,10 @@ class Visibility:
         query: str | None,
         page_size: int,
         token: str | None,
+        keep: Callable[[RunView], bool] | None = None,
     ) -> RunPage:
-        """Runs of a namespace, newest first. ``bucket`` is running, completed or failed."""
+        """Runs of a namespace, newest first. ``bucket`` is running, completed or failed; ``keep`` says
+        which of the runs found this way belong to the list."""
         keys = self._store.keys
         filters = (workflow_type or "", bucket or "", query or "")
 
@@ -252,7 +255,8 @@ class Visibility:
                 idempotent=True,
             )
             end = Place(int(last_ms), last_id.decode()) if more else None
-            return Part([_row(row) for row in rows], end)
+            found = [_row(row) for row in rows]
+            return Part([(place, view) for place, view in found if keep is None or keep(view)], end)
 
         return RunPage(*await newest_first(keys.partitions, look, page_size, token))
 

@@ -28,7 +28,7 @@ def open_wait(decision: Decision, command: OpenConditionWait, step: int, task_id
         key=command.key,
         fingerprint=command.fingerprint,
         timeout_seconds=timeout,
-        due_ms=None if timeout is None else decision.now_ms + timeout * 1000,
+        due_ms=None if timeout is None else decision.in_seconds(timeout),
         group=command.group,
     )
     decision.set(waits=(*decision.state.waits, wait))

@@ -170,7 +170,7 @@ def fail_workflow_task(run: Run, lease: Lease, failure: Mapping[str, Any], now_u
             kept=forgotten(run.state.kept),
         )
         delay = retry.workflow_task_delay(failures)
-        decision.effects.append(Arm(TASK_TIMER, decision.now_ms + delay * 1000))
+        decision.effects.append(Arm(TASK_TIMER, decision.in_seconds(delay)))
     return decision.changes(
         {
             "task_id": lease.task_id,

@@ -130,7 +130,13 @@ class _NodeCollector(Collector):
             "Partitions this node keeps house for",
             len(node.membership.held),
         )
+        yield GaugeMetricFamily(
+            "headrace_upkeep_resting",
+            "Timers, lapsed leases and chunks that failed here and wait for another try",
+            node.due.resting,
+        )
         for name, text, value in (
+            ("headrace_upkeep_failures", "Timers, lapsed leases and chunks that failed", node.due.failures),
             ("headrace_store_commands", "Redis commands sent", pipe.commands),
             ("headrace_store_round_trips", "Batches sent to Redis", pipe.round_trips),
             (

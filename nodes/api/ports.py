@@ -22,6 +22,7 @@ from cluster.schedules.schedules import Schedules
 from cluster.search_attributes import SearchAttributes
 from cluster.settings.schema import Settings
 from cluster.store.store import Store
+from cluster.upkeep.due import DueWork
 from cluster.upkeep.passes import Passes
 from cluster.worker_sessions import WorkerSessions
 from cluster.workers import WorkerStore
@@ -63,6 +64,8 @@ class NodePort(Protocol):
     def retention(self) -> Retention: ...
     @property
     def history_waits(self) -> HistoryWaits: ...
+    @property
+    def due(self) -> DueWork: ...
     @property
     def passes(self) -> Passes: ...
     @property

@@ -151,10 +151,9 @@ async def list_activities(call: Call) -> Reply:
         query=None,
         page_size=wanted.page_size or 50,
         token=wanted.next_page_token,
+        keep=lambda view: _belongs(view, wanted.status),
     )
-    items = [_item(view) for view in page.runs if view.run.info.standalone_activity is not None]
-    if wanted.status:
-        items = [item for item in items if item["status"] == wanted.status]
+    items = [_item(view) for view in page.runs]
     return Reply({"activities": items, "activity_count": len(items), "next_page_token": page.next_page_token})
 
 
@@ -182,6 +181,18 @@ def _execution(run_id: str) -> str:
     return f"{run_id}-a{ONLY_STEP}"
 
 
+def _belongs(view: RunView, status: ActivityStatus | None) -> bool:
+    """Whether a run hosts an activity, and one in the wanted status."""
+    if view.run.info.standalone_activity is None:
+        return False
+    return status is None or _status(view) == status
+
+
+def _status(view: RunView) -> str:
+    status = view.run.state.status
+    return status.value if status.closed else ActivityStatus.RUNNING.value
+
+
 def _item(view: RunView) -> dict[str, Any]:
     info, state = view.run.info, view.run.state
     return {
@@ -193,7 +204,7 @@ def _item(view: RunView) -> dict[str, Any]:
         "activity_type": info.standalone_activity,
         "business_key": info.business_key,
         "task_queue": info.task_queue,
-        "status": state.status.value if state.status.closed else ActivityStatus.RUNNING.value,
+        "status": _status(view),
         "closed_reason": state.closed_reason,
         "started_at": iso_us(info.started_at_us),
         "closed_at": iso_us(state.closed_at_us) if state.closed_at_us else None,

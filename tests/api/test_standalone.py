@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cluster import payloads
+from cluster.workflows import visibility
 from tests.unit.api.fakes import Answer, Client
 from tests.waiting import eventually
 
@@ -155,3 +156,29 @@ async def test_only_activities_are_found_and_listed(client: Client) -> None:
 async def test_bad_starts(client: Client, fields: dict[str, Any], field: str) -> None:
     answer = await start(client, **fields)
     assert (answer.status, list(answer.body["errors"])) == (422, [field])
+
+
+async def test_filtered_pages_are_full(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cancelled and terminated activities share a bucket with failed ones: a filter must not thin pages."""
+    monkeypatch.setattr(visibility, "LOOK_LIMIT", 3)
+    for number in range(24):
+        await client.control("POST", "/api/activities", START | {"activity_id": f"a{number}"})
+        if number % 2:
+            verb = "cancel" if number % 4 == 1 else "terminate"
+            await client.control("POST", f"/api/workflows/a{number}/{verb}")
+    # A workflow that only has the type of a host is no activity.
+    fake = {"workflow_type": "dw.standalone_activity", "workflow_id": "fake", "task_queue": "jobs"}
+    await client.control("POST", "/api/workflows", fake)
+
+    for status, expected in (("cancelled", range(1, 24, 4)), ("running", range(0, 24, 2)), ("", range(24))):
+        seen: list[str] = []
+        token = ""
+        while True:
+            query = f"?page_size=4&status={status}&next_page_token={token}"
+            page = (await client.control("GET", f"/api/activities{query}")).body
+            seen += [item["activity_id"] for item in page["activities"]]
+            token = page["next_page_token"]
+            if token is None:
+                break
+            assert page["activity_count"] == len(page["activities"]) == 4
+        assert sorted(seen) == sorted(f"a{number}" for number in expected)

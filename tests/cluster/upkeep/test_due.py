@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 from cluster.errors import StoreUnavailable
 from cluster.ids import TaskKind, partition_of_run
@@ -15,6 +16,7 @@ from cluster.queues.claims import PeekReply
 from cluster.queues.model import ActivityTask, WorkflowTask
 from cluster.store.store import Store
 from cluster.store.transaction import Transaction
+from cluster.upkeep import due, setbacks
 from cluster.upkeep.keeper import Keeper
 from cluster.workflows.engine import StartRequest
 from cluster.workflows.planning import DROPS_AT_ONCE, LeaseTimes
@@ -208,9 +210,9 @@ async def test_one_bad_run_holds_up_nobody(store: Store) -> None:
         await store.commit(tx)
         with trio.fail_after(5):
             while not await fired(node, run_id):
-                report = await node.due.run(partition)
+                await node.due.run(partition)
                 await trio.sleep(0.02)
-        assert report.failed == 1
+        assert node.due.resting == 1
         assert await lab.scores(store.keys.timers(partition)) == {f"{bad} t1": due_ms - 10}
 
 
@@ -244,3 +246,56 @@ async def test_a_lapsed_activity_comes_back_as_the_next_attempt(store: Store) ->
         assert isinstance(again, ActivityTask)
         assert (again.task_id, again.attempt) == (task.task_id, 2)
         assert [node.due.failures for node in nodes] == [0, 0]
+
+
+async def test_what_can_never_be_done_rests_and_holds_up_nobody(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More poison than one look fetches stands before a good timer."""
+    monkeypatch.setattr(due, "BATCH", 3)
+    monkeypatch.setattr(setbacks, "FIRST_SECONDS", 60.0)
+    async with open_nodes(store, 2) as nodes:
+        node = nodes[0]
+        run_id = await start(node, [{"type": "start_timer", "delay_seconds": 0}])
+        partition = partition_of_run(run_id) or 0
+        for number in range(7):
+            poison = f"{run_id} t{number}junk"
+            await store.call("ZADD", store.keys.timers(partition), 1, poison)
+        await store.call("ZADD", store.keys.timers(partition), 2, f"{run_id} r")
+
+        tries = []
+        with capture_logs() as logs:
+            for _ in range(6):
+                before = node.due.failures
+                report = await node.due.run(partition)
+                tries.append(node.due.failures - before)
+                assert report.failed == 0
+
+        assert sum(tries) == node.due.resting == 7
+        assert tries[-1] == 0
+        assert len([entry for entry in logs if entry["event"] == "could not do what is due"]) == 7
+        rows = await store.call("ZRANGE", store.keys.timers(partition), 0, -1)
+        assert f"{run_id} r".encode() not in rows
+        assert report.next_due_ms is not None
+        assert report.next_due_ms > report.now_ms
+        # What somebody removes is forgotten.
+        await store.call("DEL", store.keys.timers(partition))
+        await node.due.run(partition)
+        assert node.due.resting == 0
+
+
+async def test_chunked_work_that_fails_rests_too(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setbacks, "FIRST_SECONDS", 60.0)
+    async with open_nodes(store, 1) as (node,):
+        key = store.keys.work(3)
+        child = {"ns": "ns", "workflow_id": "w", "parent_run_id": "r", "verb": "cancel"}
+        await store.call("RPUSH", key, orjson.dumps({"close": [child]}))  # no reason: nobody wrote this
+
+        first = await node.due.run(3)
+        again = await node.due.run(3)
+
+        assert node.due.failures == 1
+        assert first.next_due_ms == first.now_ms
+        assert again.next_due_ms is not None
+        assert again.next_due_ms > again.now_ms
+        assert await store.call("LLEN", key) == 1

@@ -101,3 +101,33 @@ async def test_runs_that_start_meanwhile_shift_nothing(store: Store) -> None:
         clock.at_ms += 1
         await engine.start(StartRequest("ns", "Flow", "q", workflow_id=f"later{len(seen)}"))
     assert sorted(seen) == sorted(f"w{number}" for number in range(20))
+
+
+async def test_a_page_is_short_only_at_the_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few rows fit among those a look sees, and with no empty page after the last row."""
+    monkeypatch.setattr(visibility, "LOOK_LIMIT", 2)
+    clock, random = FrozenClock(), Random(4)
+    engine = new_engine(store, clock)
+    for number in range(90):
+        clock.at_ms += random.choice([0, 1])
+        await engine.start(StartRequest("ns", f"T{number % 9}", "q", workflow_id=f"w{number}"))
+    for page_size in (1, 3, 5, 9, 10, 11):
+        seen: list[str] = []
+        token: str | None = None
+        while True:
+            page = await engine.list_runs(
+                "ns",
+                workflow_type=None,
+                bucket=None,
+                query=None,
+                page_size=page_size,
+                token=token,
+                keep=lambda view: view.run.info.workflow_type == "T4",
+            )
+            seen += [view.run.info.workflow_id for view in page.runs]
+            token = page.next_page_token
+            if token is None:
+                break
+            assert len(page.runs) == page_size
+        assert len(page.runs) in range(1, page_size + 1)
+        assert sorted(seen) == sorted(f"w{number}" for number in range(4, 90, 9))

@@ -186,6 +186,7 @@ class FakeNode:
         self.workers = WorkerStore(store, self.clock.now_ms)
         self.contracts = Contracts(Fleet(store, self.clock.now_ms, 60_000))
         self.cohorts = Cohorts(store)
+        self.due = SimpleNamespace(resting=0, failures=0)
         self.queries = SimpleNamespace(waiting=0)
         self.query_polls = SimpleNamespace(parked=0)
         self.retention = SimpleNamespace(take_turn=_nothing)

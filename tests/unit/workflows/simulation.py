@@ -45,7 +45,7 @@ R = TypeVar("R", bound=Record)
 Item = TypeVar("Item", ActivityState, TimerState, ChildState, UpdateState)
 
 RUN_ID = "01KB8M3V6T5Q0Z9W2N4X7C1D0G"
-START_US = 1_764_504_000_123_456
+START_US = 1_764_504_000_123_000
 BLOB = "wwHioz3/VYAiNwRU"
 RESULT = Payload(codec="avro", blob=BLOB)
 LEASE_MS = 60_000

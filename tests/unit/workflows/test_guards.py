@@ -125,7 +125,7 @@ def test_a_closed_run_says_why(
         "can_continue": False,
         "run_status": status.value,
         "run_closed_reason": closed_reason,
-        "run_closed_at": "2025-11-30T12:00:00.123456Z",
+        "run_closed_at": "2025-11-30T12:00:00.123000Z",
         "task_status": task_status,
         "lease_owner": "worker-1",
         "lease_expires_at": None,
@@ -243,7 +243,7 @@ def test_outcomes_of_a_stopped_run_are_ignored(status: RunStatus) -> None:
         "can_continue": False,
         "run_status": status.value,
         "run_closed_reason": status.value,
-        "run_closed_at": "2025-11-30T12:00:00.123456Z",
+        "run_closed_at": "2025-11-30T12:00:00.123000Z",
         "activity_status": "cancelled",
         "attempt_status": "cancelled",
         "task_status": "cancelled",
@@ -293,7 +293,7 @@ def test_a_heartbeat_of_a_closed_run_is_told_to_stop(status: RunStatus, reason: 
     answer = beat(closed(status, status.value))
     assert (answer["can_continue"], answer["reason"], answer["cancel_requested"]) == (False, reason, cancel)
     assert answer["run_closed_reason"] == status.value
-    assert answer["run_closed_at"] == "2025-11-30T12:00:00.123456Z"
+    assert answer["run_closed_at"] == "2025-11-30T12:00:00.123000Z"
     assert answer["lease_owner"] == "worker-1"
 
 

@@ -192,7 +192,7 @@ class World:
         self.sim.fire(name)
 
 
-STARTED = "2025-11-30T12:00:00.123456+00:00"
+STARTED = "2025-11-30T12:00:00.123000+00:00"
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from cluster.workflows import machine
 from cluster.workflows.changes import Arm, Disarm
+from cluster.workflows.deadlines import due_in
 from tests.unit.workflows.simulation import COMPLETE, RUN_ID, Simulation, timer
 
 
@@ -63,3 +64,21 @@ def test_a_timer_of_a_closed_run_does_nothing() -> None:
     changes = machine.timer_due(closed, 1, sim.task_lease(), sim.now_us)
     assert changes.effects == [Disarm("t1")]
     assert not changes.events
+
+
+def test_no_due_time_is_before_its_time() -> None:
+    """A start within a millisecond counts from the end of it: rounding down would fire early."""
+    sim = Simulation()
+    sim.now_us += 1
+    begun_us = sim.now_us
+    sim.complete(timer(30))
+    due_ms = sim.timers["t1"]
+    assert due_ms * 1000 >= begun_us + 30_000_000
+    sim.now_us = due_ms * 1000 - 1
+    sim.fire("t1")
+    assert sim.timers == {"t1": due_ms}
+    sim.now_us += 1
+    sim.fire("t1")
+    assert sim.payload("TimerFired")
+    assert due_in(5_001, 2) == due_in(6_000, 2) == 2_006
+    assert due_in(5_001, 0) == 5

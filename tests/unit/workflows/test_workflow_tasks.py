@@ -40,7 +40,7 @@ def test_a_run_starts_with_two_events_and_its_first_task() -> None:
     assert started["compatibility"] == "build-a"
     assert started["run_timeout_seconds"] == 600
     assert "memo" not in started
-    assert sim.history[1]["recorded_at"] == "2025-11-30T12:00:00.123456Z"
+    assert sim.history[1]["recorded_at"] == "2025-11-30T12:00:00.123000Z"
     assert sim.history[1]["id"] == f"{RUN_ID}-e2"
     assert sim.last.effects == [ReadyWorkflowTask(1)]
     assert sim.state.status is RunStatus.PENDING
