@@ -17,6 +17,7 @@ from nodes.api.metrics import Metrics
 from nodes.api.pipeline import Pipeline
 from nodes.api.serving import Address, open_listener, tune_gc
 from nodes.api.serving import serve as serve_http
+from nodes.console.front import open_console
 from nodes.listener.listener import WorkerListener
 from nodes.listener.metrics import ListenerCollector
 from nodes.node import Node, check_store, drain, leave, open_node
@@ -59,11 +60,10 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[str] = trio.
                 metrics.registry.register(
                     StreamCollector(node.streams, node.keeper.counters, node.clock, settings.metrics_prefix)
                 )
+                front, watchers = open_console(node, Pipeline(node, metrics), metrics)
                 app = with_streams(
-                    create_app(
-                        Pipeline(node, metrics),
-                        settings.max_payload_bytes,
-                        is_leaving=lambda: node.stopping,
+                    watchers.beside(
+                        create_app(front, settings.max_payload_bytes, is_leaving=lambda: node.stopping)
                     ),
                     StreamDoor(node, node.streams),
                     settings.max_payload_bytes,
@@ -78,6 +78,7 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[str] = trio.
                 task_status.started(address.url)
                 await stop.wait()
                 log.info("leaving", session=node.membership.incarnation)
+                watchers.close()
                 await drain(node)
                 drained.set()
                 await leave(node)

@@ -79,7 +79,7 @@ Query keys of a task queue (slot of ``{q:<ns>:<queue>}``; ``Q`` stands for ``<pr
 Cluster-wide keys (one slot each):
 
 ==================  ======  ==============================================================
-``{sys}:cluster``   hash    cluster record: partitions, schema, created_at
+``{sys}:cluster``   hash    cluster record: partitions, schema, created_at, secrets of the nodes
 ``{sys}:ns``        hash    namespaces, JSON by name
 ``{sys}:counted``   set     namespaces whose leases are or were counted, or limited at run time
 ``{sess}:alive``    zset    node sessions by expiry (ms)
@@ -99,6 +99,7 @@ Cluster-wide keys (one slot each):
 ``{w.<ns>}:ses``    hash    ``:<session>``: a worker session's holder, lease, options; a day longer than it
 ``{w.<ns>}:busy``   zset    ``:<session>``: activities that run in it by lease expiry (ms); likewise
 ``{w.<ns>}:wait``   set     ``:<session>``: partitions where tasks may wait for it; TTL
+``{w.<ns>}:pulse``  list    samples of what happens, while somebody watches, msgpack; TTL 1 h
 ``{w.<ns>}:holds``  string  ``:<worker>``: sessions it holds; a day longer than the last of them
 ``poll:<hash>``     string  idempotent poll in flight or its result; TTL
 ``receipt:<hash>``  string  deregistration receipt; TTL 600 s
@@ -336,6 +337,9 @@ class Keys:
     def worker_session(self, family: str, namespace: str, session_id: str) -> str:
         """``family`` is one of ses, busy, wait."""
         return f"{self.prefix}:{{w.{encode(namespace)}}}:{family}:{encode(session_id)}"
+
+    def pulse(self, namespace: str) -> str:
+        return f"{self.prefix}:{{w.{encode(namespace)}}}:pulse"
 
     def holds(self, namespace: str, worker: str) -> str:
         return f"{self.prefix}:{{w.{encode(namespace)}}}:holds:{encode(worker)}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -86,12 +87,16 @@ def _unauthorized(message: str) -> Refused:
     return Refused("unauthorized", message, status=401)
 
 
+ANYBODY: Final = Principal("anonymous", Role.ADMIN, AuthDriver.NONE, full_access=True)
+"""Whoever asks a server without authentication."""
+
+
 @dataclass(frozen=True, slots=True)
 class OpenDoor:
     """Driver ``none``: everybody may do everything."""
 
     def authenticate(self, request: Request) -> Principal:
-        return Principal("anonymous", Role.ADMIN, AuthDriver.NONE, full_access=True)
+        return ANYBODY
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,8 @@ class TokenDriver:
             raise _misconfigured("DW_AUTH_TOKEN")
         header = request.header(b"authorization") or ""
         given = header[len(_SCHEME) :].strip() if header.lower().startswith(_SCHEME) else ""
-        principal = _match(self.secrets, given.encode(), AuthDriver.TOKEN) if given else None
+        wanted = given.encode()
+        principal = holder(self.secrets, AuthDriver.TOKEN, lambda own: hmac.compare_digest(own, wanted))
         if principal is None:
             raise _unauthorized("Invalid or missing authentication token.")
         return principal
@@ -123,23 +129,19 @@ class SignatureDriver:
         given = request.header(b"x-signature") or ""
         if not given:
             raise _unauthorized("Missing request signature.")
-        principal = _match(self.secrets, given.encode(), AuthDriver.SIGNATURE, request.body)
+        wanted, body = given.encode(), request.body
+
+        def signed(own: bytes) -> bool:
+            return hmac.compare_digest(hmac.new(own, body, hashlib.sha256).hexdigest().encode(), wanted)
+
+        principal = holder(self.secrets, AuthDriver.SIGNATURE, signed)
         if principal is None:
             raise _unauthorized("Invalid request signature.")
         return principal
 
 
-def _match(
-    secrets: Credentials, given: bytes, method: AuthDriver, signed: bytes | None = None
-) -> Principal | None:
-    """The principal whose secret (or whose signature of ``signed``) is ``given``."""
-
-    def fits(secret: bytes) -> bool:
-        expected = secret
-        if signed is not None:
-            expected = hmac.new(secret, signed, hashlib.sha256).hexdigest().encode()
-        return hmac.compare_digest(expected, given)
-
+def holder(secrets: Credentials, method: AuthDriver, fits: Callable[[bytes], bool]) -> Principal | None:
+    """The principal whose secret ``fits``, which has to compare in constant time."""
     for role, secret in secrets.roles:
         if fits(secret):
             return Principal(role.value, role, method)
@@ -156,9 +158,14 @@ def authenticator(settings: Settings) -> Authenticator:
     return driver(credentials(settings))
 
 
+def may_use(principal: Principal, route: Route) -> bool:
+    """Whether the table lets the principal use the route."""
+    return principal.full_access or principal.role in route.roles
+
+
 def authorize(principal: Principal, route: Route) -> None:
     """Raises Refused (403) unless the principal may use the route."""
-    if principal.full_access or principal.role in route.roles:
+    if may_use(principal, route):
         return
     raise Refused(
         "forbidden",

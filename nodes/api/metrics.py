@@ -28,6 +28,7 @@ from prometheus_client.registry import Collector
 from cluster.ids import TaskKind
 from cluster.queues.model import PollStatus
 from cluster.workflows.kept_histories import ReplayMode
+from nodes.api.latency import RecentLatency
 from nodes.api.ports import NodePort
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST.encode()
@@ -41,6 +42,7 @@ class Metrics:
     def __init__(self, node: NodePort) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # not annotated by its library
         self.registry = CollectorRegistry()
+        self.latency = RecentLatency()
         requests = Counter(
             "headrace_http_requests",
             "HTTP requests answered",

@@ -76,21 +76,25 @@ class Pipeline:
         """The response to ``request``. Raises nothing but cancellation."""
         began = time.perf_counter()
         exchange = self._locate(request)
-        try:
-            response = await self._answer(exchange)
-        except Refused as refusal:
-            response = self._refusal(exchange, refusal)
-        except StoreError as error:
-            response = self._store_error(exchange, error)
-        except Exception as error:
-            response = self._unexpected(exchange, error)
+        response = await self._respond(exchange, None)
         if self._node.settings.compression_enabled:
             compression.apply(request, response)
         if request.method == "HEAD":
             response.headers.append((b"content-length", str(len(response.body)).encode()))
             response.body = b""
-        self._metrics.request(exchange.template, response.status, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        self._metrics.request(exchange.template, response.status, seconds)
+        if exchange.match.route is not None and not exchange.match.route.polls:
+            self._metrics.latency.note(seconds)
         return response
+
+    async def handle_for(self, principal: Principal, request: Request) -> Response:
+        """The response to a request of somebody who has proved already who they are.
+
+        Everything but the credential is checked as ever. For callers in this process: the answer is not
+        compressed, and not counted as a request. Raises nothing but cancellation.
+        """
+        return await self._respond(self._locate(request), principal)
 
     def refuse(self, request: Request, refusal: Refused) -> Response:
         """The response to a request that the transport gave up on (too large, too slow)."""
@@ -100,6 +104,16 @@ class Pipeline:
 
     # -- stages -----------------------------------------------------------------------------
 
+    async def _respond(self, exchange: Exchange, known: Principal | None) -> Response:
+        try:
+            return await self._answer(exchange, known)
+        except Refused as refusal:
+            return self._refusal(exchange, refusal)
+        except StoreError as error:
+            return self._store_error(exchange, error)
+        except Exception as error:
+            return self._unexpected(exchange, error)
+
     def _locate(self, request: Request) -> Exchange:
         try:
             segments = split_path(request.raw_path)
@@ -108,7 +122,7 @@ class Pipeline:
             return Exchange(request, plane, problem=problem)
         return Exchange(request, plane_of(segments), self._router.match(request.method, segments))
 
-    async def _answer(self, exchange: Exchange) -> Response:
+    async def _answer(self, exchange: Exchange, known: Principal | None) -> Response:
         request, route = exchange.request, exchange.match.route
         if exchange.problem is not None:
             raise exchange.problem
@@ -119,7 +133,7 @@ class Pipeline:
             raise self._elsewhere()
         principal: Principal | None = None
         if not route.public:
-            principal = self._authenticator.authenticate(request)
+            principal = known or self._authenticator.authenticate(request)
             authorize(principal, route)
         if route.versioned:
             self._say(exchange, "error")
