@@ -44,8 +44,9 @@ class Job:
 
     ``decide`` gets what was read and the time (ms) and answers with changes. ``expect`` adds the
     conditions that go beyond the run's version, and may add operations. ``task`` is the execution
-    whose task record the decision looks at, 0 for none; ``moot`` names the condition whose failure
-    says that it was done already. ``outright`` fills a commit that needs no decision unless it fails.
+    whose task record the decision looks at, 0 for none; ``moot`` names the condition, or the key one
+    looks at, whose failure says that it was done already. ``outright`` fills a commit that needs no
+    decision unless it fails.
     """
 
     run_id: str
@@ -269,7 +270,7 @@ class FlowDecider:
             one = commit.pending
             if isinstance(result, ConditionFailed):
                 self._runs.forget(one.job.run_id)
-                if result.condition[0] == one.job.moot:
+                if one.job.moot and one.job.moot in result.condition[:2]:
                     one.result = Done(None)
                 one.fresh = True
                 one.outright = False

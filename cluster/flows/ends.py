@@ -1,4 +1,4 @@
-"""Hears of flows that close, so that nobody has to look again and again."""
+"""Hears of flows that close and calls that end, so that nobody has to look again and again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cluster.store.store import Store
 
 
 class Listener:
-    """One who waits for a run to close."""
+    """One who waits for a run to close, or for the answer to a request."""
 
     def __init__(self) -> None:
         self._event = trio.Event()
@@ -20,13 +20,16 @@ class Listener:
         self._event.set()
 
     async def wait(self) -> None:
-        """Returns when the run may have closed since the last call; look at it then."""
+        """Returns when it may have come since the last call; look at it then."""
         await self._event.wait()
         self._event = trio.Event()
 
 
 class FlowEnds:
-    """Wakes listeners when the run they wait for closes, or when that may have been missed."""
+    """Wakes listeners when what they wait for has come, or when that may have been missed.
+
+    Runs go by their id, requests to a run by ``<run id>/<digest>``.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -36,11 +39,11 @@ class FlowEnds:
         store.on_reconnect(self._ring_all)
 
     @asynccontextmanager
-    async def listening(self, run_id: str) -> AsyncIterator[Listener]:
+    async def listening(self, place: str) -> AsyncIterator[Listener]:
         """A listener that misses nothing from now on. Raises StoreUnavailable."""
         listener = Listener()
-        channel = self._store.keys.flow_end_channel(run_id)
-        self._listeners.setdefault(run_id, set()).add(listener)
+        channel = self._store.keys.flow_end_channel(place)
+        self._listeners.setdefault(place, set()).add(listener)
         try:
             await self._store.subscribe(channel)
             try:
@@ -48,9 +51,9 @@ class FlowEnds:
             finally:
                 await self._store.unsubscribe(channel)
         finally:
-            self._listeners[run_id].discard(listener)
-            if not self._listeners[run_id]:
-                del self._listeners[run_id]
+            self._listeners[place].discard(listener)
+            if not self._listeners[place]:
+                del self._listeners[place]
 
     def _on_end(self, channel: str, _message: bytes) -> None:
         for listener in self._listeners.get(channel.rpartition(":")[2], ()):

@@ -28,6 +28,7 @@ from msgspec import Meta, Raw
 from cluster.errors import Refused
 from cluster.flows.limits import MESSAGES_AT_ONCE
 from cluster.flows.records import MethodOptions, Mode, StepOptions
+from cluster.plain_numbers import number_problem
 
 NAME_LENGTH: Final = 256
 TEXT_LENGTH: Final = 16_384
@@ -190,6 +191,9 @@ def read_output(kind: type[Output], output: bytes | dict[str, Any] | None) -> Ou
     try:
         raw = output if isinstance(output, bytes) else orjson.dumps(output if output is not None else {})
         raw.decode()  # payloads are not looked into below
+        problem = number_problem(raw)
+        if problem is not None:
+            raise invalid_output(problem)
         found: Output = msgspec.json.decode(raw, type=kind)
     except (msgspec.DecodeError, orjson.JSONEncodeError, UnicodeDecodeError) as error:
         raise invalid_output(str(error)) from None

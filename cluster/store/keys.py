@@ -383,7 +383,7 @@ class Keys:
         return f"{self.prefix}:answer:{node}"
 
     def flow_end_channel(self, run_id: str) -> str:
-        """The run of a flow closed; the message is its status."""
+        """The run of a flow closed, the message is its status; or a request to one was answered."""
         return f"{self.prefix}:flowend:{run_id}"
 
     def unsupported_channel(self) -> str:

@@ -12,12 +12,11 @@ from typing import Any, Final
 
 import orjson
 
+from cluster.plain_numbers import number_problem
+
 MAX_DEPTH: Final = 64
-_MIN_INTEGER: Final = -(1 << 63)
-_MAX_INTEGER: Final = (1 << 63) - 1
 
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_LONG_INTEGER = re.compile(rb"(?<![0-9.eE+])-?[0-9]{19,}(?![0-9.eE])")
 
 
 class DocumentError(ValueError):
@@ -30,11 +29,10 @@ def read(body: bytes) -> Any:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise DocumentError(str(error)) from None
-    skeleton = _STRING.sub(b"", body)
-    for match in _LONG_INTEGER.finditer(skeleton):
-        if not _MIN_INTEGER <= int(match[0]) <= _MAX_INTEGER:
-            raise DocumentError("integer does not fit into 64 bits")
-    if _count_keys(value) != skeleton.count(b":"):
+    problem = number_problem(body)
+    if problem is not None:
+        raise DocumentError(problem)
+    if _count_keys(value) != _STRING.sub(b"", body).count(b":"):
         raise DocumentError("duplicate key in an object")
     return value
 

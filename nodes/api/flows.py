@@ -86,6 +86,7 @@ class _Rpc(Fields):
     input: Any = None
     timeout_seconds: Annotated[float, Gt(0), Le(LONGEST_WAIT_SECONDS)] = RPC_SECONDS
     lock_attributes: Annotated[tuple[_Name, ...], MaxLen(100)] = ()
+    request_id: OptionalText = None
 
 
 async def start(call: Call) -> Reply:
@@ -220,6 +221,7 @@ async def rpc(call: Call) -> Reply:
         run_id=call.query.get("run_id"),
         locks=body.lock_attributes,
         seconds=body.timeout_seconds,
+        request_id=body.request_id,
     )
     return Reply(answer)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 import trio
 
 from cluster.flows.finishing import ResultKind, Verdict
+from cluster.plain_numbers import number_problem
 from cluster.queues.rpc_run import RpcEnd, RpcRun
 from cluster.queues.slot_claims import StepClaim
 from cluster.queues.slot_groups import Given, Slot
@@ -233,7 +234,10 @@ class Connection:
 
     def _beat(self, number: int, checkpoint: bytes | None) -> None:
         opened = self._open.get(number)
-        if opened is not None and opened.step is not None:
+        problem = number_problem(checkpoint) if checkpoint is not None else None
+        if problem is not None:
+            self.core.complain(number, "invalid_payload", f"The checkpoint is not valid: {problem}.")
+        elif opened is not None and opened.step is not None:
             self._hub.beat(opened.step, checkpoint)
 
     def _task_ended(self, event: TaskEnded) -> None:

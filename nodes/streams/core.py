@@ -362,6 +362,10 @@ class ConnectionCore:
         if known is not None and known.state is SlotState.BUSY and known.attempt_id == attempt_id:
             self._send(Cancel(slot=slot, attempt_id=attempt_id, reason=reason))
 
+    def complain(self, slot: int, reason: str, message: str) -> None:
+        """A frame about a slot was not obeyed; nothing else changes."""
+        self._send(Error(slot=slot, reason=reason, message=message))
+
     def ping(self, nonce: str) -> None:
         self._send(Ping(nonce=nonce))
 

@@ -27,6 +27,7 @@ from nodes.worker.credentials import Credential
 from nodes.worker.decisions import step_name
 from nodes.worker.flow import Flow, Rpc, shape_of
 from nodes.worker.options import StepOptions
+from nodes.worker.payloads import encode
 from nodes.worker.steps import wire_options
 
 CONTROL_PLANE_VERSION: Final = "2"
@@ -240,19 +241,32 @@ class Client:
         timeout_seconds: float = 10.0,
         lock_attributes: Sequence[str] | None = None,
         run_id: str | None = None,
+        request_id: str | None = None,
     ) -> Any:
         """Call an RPC of a flow; its result, converted to ``type``.
 
-        Never repeated once it may have reached a handler. Raises RpcUnavailable, UnknownRpc,
-        RpcFailed, RpcLockConflict, RpcOutcomeUnknown, FlowNotActive, FlowNotFound.
+        Never repeated once it may have reached a handler, unless it has a ``request_id``: the same id
+        gets the same answer for ten minutes, and what the RPC changes is changed once. Raises
+        RpcUnavailable, UnknownRpc, RpcFailed, RpcLockConflict, RpcOutcomeUnknown, FlowNotActive,
+        FlowNotFound.
         """
         locks = lock_attributes
         if locks is None:
             locks = () if isinstance(rpc, str) else rpc.lock_attributes
         name = rpc if isinstance(rpc, str) else rpc.name
-        body = {"input": input, "timeout_seconds": timeout_seconds, "lock_attributes": locks}
+        body = {
+            "input": input,
+            "timeout_seconds": timeout_seconds,
+            "lock_attributes": locks,
+            "request_id": request_id,
+        }
         answer = await self._ask(
-            "POST", _path(flow_id, "rpc", name), body=body, query={"run_id": run_id}, seconds=timeout_seconds
+            "POST",
+            _path(flow_id, "rpc", name),
+            body=body,
+            query={"run_id": run_id},
+            repeatable=request_id is not None,
+            seconds=timeout_seconds,
         )
         return msgspec.json.decode(msgspec.json.decode(answer, type=_RpcAnswer).result, type=type)
 
@@ -341,7 +355,7 @@ class Client:
             response = await self._http.request(
                 method,
                 f"{url}/api/flows{path}",
-                content=None if body is None else msgspec.json.encode(_given(body)),
+                content=None if body is None else encode(_given(body)),
                 params=_given(query or {}),
                 headers=headers,
                 timeout=httpx.Timeout(ANSWER_SECONDS, read=seconds + ANSWER_SECONDS),

@@ -123,6 +123,7 @@ _BY_REASON: Final[Mapping[str, type[ClientError]]] = {
     "rpc_failed": RpcFailed,
     "rpc_timed_out": RpcOutcomeUnknown,
     "rpc_worker_lost": RpcOutcomeUnknown,
+    "rpc_in_progress": RpcOutcomeUnknown,
 }
 
 

@@ -10,6 +10,7 @@ import msgspec
 import trio
 
 from nodes.worker.decisions import NOTHING, Decision, Next
+from nodes.worker.payloads import encode
 from nodes.worker.tasks import TaskBody
 
 
@@ -148,7 +149,7 @@ class StepContext(TaskContext):
         A heartbeat without a checkpoint clears the one before. Does not block. In a plain handler it
         raises ``trio.Cancelled`` once the attempt is cancelled; let it pass.
         """
-        encoded = None if checkpoint is NOTHING else msgspec.json.encode(checkpoint)
+        encoded = None if checkpoint is NOTHING else encode(checkpoint)
         if trio.lowlevel.in_trio_task():
             self._attempt.beat(encoded)
         else:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
 import trio
 
 from nodes.worker.context import Attempt, RpcContext, StepContext, TaskContext
@@ -18,6 +17,7 @@ from nodes.worker.decisions import Timer as TimerCondition
 from nodes.worker.errors import DefinitionError, StepError
 from nodes.worker.flow import BoundFlow, BoundStep, FlowShape
 from nodes.worker.handlers import Handler
+from nodes.worker.payloads import encode
 from nodes.worker.steps import wire_options
 from nodes.worker.tasks import TaskBody
 
@@ -27,8 +27,6 @@ WAIT_FOR: Final = "wait_for"
 RPC: Final = "rpc"
 STACK_LIMIT: Final = 16_000
 """Characters of a stack trace that are sent."""
-
-_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ class TaskRunner:
                 log.info("%s of flow %s failed: %r", name, body.flow_id, error)
         if ended is None:
             reason = attempt.cancel_reason or "cancelled"
-            ended = Ended(failure=_encode({"message": f"Cancelled: {reason}.", "type": "Cancelled"}))
+            ended = Ended(failure=encode({"message": f"Cancelled: {reason}.", "type": "Cancelled"}))
         return ended
 
     async def _run(self, body: TaskBody, attempt: Attempt) -> bytes:
@@ -81,13 +79,13 @@ class TaskRunner:
             fields: dict[str, Any] = {"result": result, **_effects(context)}
             if context.next:
                 fields["next"] = [_next(flow.shape, one) for one in context.next]
-            return _encode(fields)
+            return encode(fields)
         step, step_context = flow.steps[body.step_type], StepContext(body, attempt, self._worker_id)
         if body.method == WAIT_FOR and step.wait_for is not None:
             wait = await self._call(step.wait_for, step_context, body)
-            return _encode({"conditions": _wait(wait).wire(), **_effects(step_context)})
+            return encode({"conditions": _wait(wait).wire(), **_effects(step_context)})
         decision = await self._call(step.execute, step_context, body)
-        return _encode({"decision": _decision(flow.shape, decision), **_effects(step_context)})
+        return encode({"decision": _decision(flow.shape, decision), **_effects(step_context)})
 
     async def _call(self, handler: Handler, context: TaskContext, body: TaskBody) -> Any:
         return await handler.call(context, body.input, self._limiter)
@@ -150,4 +148,4 @@ def _failure(error: Exception, step: BoundStep | None) -> bytes:
     failure["stack_trace"] = "".join(traceback.format_exception(error))[-STACK_LIMIT:]
     # A lone surrogate in a message is no reason to lose the failure.
     safe = {k: v.encode("utf-8", "replace").decode() if isinstance(v, str) else v for k, v in failure.items()}
-    return _encode(safe)
+    return encode(safe)

@@ -270,13 +270,13 @@ ANSWERS: Final[Mapping[str, Answers]] = {
         },
     ),
     "POST /api/flows/{flow_id}/rpc/{rpc_name}": _ok(
-        "flow_id",
+        "result",
         refused={
-            404: _FLOW,
-            409: "flow_closed flow_closing rpc_failed",
-            422: "rpc_failed",
+            404: f"{_FLOW} unknown_rpc",
+            409: "flow_closed flow_closing rpc_lock_conflict rpc_in_progress",
+            422: "rpc_failed invalid_output",
             503: "rpc_unavailable",
-            504: "rpc_timeout",
+            504: "rpc_timed_out rpc_worker_lost",
         },
     ),
     "POST /api/worker/register": _ok(

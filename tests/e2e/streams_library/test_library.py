@@ -226,6 +226,70 @@ async def test_rpcs(cluster: Cluster, queue: str) -> None:
         assert await handle.result(timeout_seconds=20) == ["one", "two", "three"]
 
 
+class Impatient(Flow, name="impatient"):
+    """Its step takes longer than the flow may."""
+
+    @step
+    async def work(self, ctx: StepContext) -> Decision:
+        await trio.sleep_forever()
+        return dead_end()
+
+    @step
+    async def late(self, ctx: StepContext) -> Decision:
+        assert ctx.failure is not None
+        return complete({"type": ctx.failure.type, "attempt": ctx.attempt})
+
+    on_timeout = late
+
+
+async def test_a_timeout_handler_decides(cluster: Cluster, queue: str) -> None:
+    flow = named(Impatient, queue)
+    async with Client(cluster.url) as client, Worker(cluster.url, [flow], max_concurrent_tasks=2) as worker:
+        await worker.wait_pull_registered()
+        handle = await client.start(flow, timeout_seconds=1)
+        assert await handle.result(timeout_seconds=20) == {"type": "FlowTimeout", "attempt": 1}
+        failed = await client.start(flow, timeout_seconds=1, timeout_policy="fail")
+        assert (await failed.wait(timeout_seconds=20)).failure is not None
+
+
+class Counter(Flow, name="counter"):
+    """Counts its calls in the flow and outside it."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    @step
+    async def idle(self, ctx: StepContext) -> Decision:
+        return complete()
+
+    @idle.wait_for
+    def forever(self, ctx: StepContext) -> Wait:
+        return wait_all(channel("never"))
+
+    @rpc
+    async def count(self, ctx: RpcContext) -> int:
+        self.calls += 1
+        ctx.attributes["calls"] = ctx.attributes.get("calls", 0) + 1
+        return int(ctx.attributes["calls"])
+
+    @rpc
+    async def nonsense(self, ctx: RpcContext) -> float:
+        return float("nan")
+
+
+async def test_a_repeated_rpc_is_answered_from_memory(cluster: Cluster, queue: str) -> None:
+    kind = named(Counter, queue)
+    flow = kind()
+    async with Client(cluster.url) as client, Worker(cluster.url, [flow], max_concurrent_tasks=2) as worker:
+        await worker.wait_pull_registered()
+        handle = await client.start(flow)
+        assert [await handle.rpc("count", request_id="once") for _ in range(3)] == [1, 1, 1]
+        assert await handle.rpc("count") == 2
+        assert flow.calls == 2
+        with pytest.raises(RpcFailed, match="NaN"):
+            await handle.rpc("nonsense")
+
+
 async def test_r61_an_rpc_without_a_worker_is_unavailable(cluster: Cluster, queue: str) -> None:
     flow = named(Talking, queue)
     async with Client(cluster.url) as client:
