@@ -9,6 +9,7 @@ import msgspec
 
 from cluster.errors import Refused
 from cluster.record_cache import RecordCache, change_message
+from cluster.records import JSON, Document, Reader
 
 if TYPE_CHECKING:
     from cluster.store.store import Store
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 _FAMILY = "ns"
 
 
-class Namespace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Namespace(Document, frozen=True, kw_only=True):
     """A namespace. Times are milliseconds since the epoch."""
 
     name: str
@@ -91,7 +92,7 @@ class NamespaceStore:
                 [
                     name,
                     expected,
-                    msgspec.json.encode(new),
+                    JSON.encode(new),
                     self._store.keys.changed_channel(),
                     change_message(_FAMILY, name),
                 ],
@@ -118,7 +119,7 @@ class NamespaceStore:
             "HSETNX",
             self._store.keys.namespaces(),
             namespace.name,
-            msgspec.json.encode(namespace),
+            JSON.encode(namespace),
             idempotent=idempotent,
         )
         return bool(created)
@@ -132,5 +133,4 @@ class NamespaceStore:
         return _decode(raw) if raw else None
 
 
-def _decode(raw: bytes) -> Namespace:
-    return msgspec.json.decode(raw, type=Namespace)
+_decode = Reader(Namespace, JSON)

@@ -26,13 +26,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-import msgspec
+from cluster.records import Document, Record
 
 HOUR_MS = 3_600_000
-
-
-class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Base of stored records: msgpack maps, absent field = default."""
 
 
 class FlowStatus(StrEnum):
@@ -136,7 +132,7 @@ class Wait(Record, frozen=True, kw_only=True):
     conditions: tuple[Condition, ...]
 
 
-class StepState(Record, frozen=True, kw_only=True):
+class StepState(Document, frozen=True, kw_only=True):
     """An open step execution."""
 
     k: int
@@ -178,7 +174,7 @@ class TimeoutHandler(Record, frozen=True, kw_only=True):
     options: StepOptions = StepOptions()
 
 
-class FlowInfo(Record, frozen=True, kw_only=True):
+class FlowInfo(Document, frozen=True, kw_only=True):
     """Facts fixed at the start of a run."""
 
     namespace: str
@@ -202,7 +198,7 @@ class Stop(Record, frozen=True, kw_only=True):
     requested_at_ms: int
 
 
-class FlowState(Record, frozen=True, kw_only=True):
+class FlowState(Document, frozen=True, kw_only=True):
     """The changing part of a run."""
 
     status: FlowStatus = FlowStatus.RUNNING

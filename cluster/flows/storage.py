@@ -21,6 +21,7 @@ from cachetools import LRUCache
 from cluster.flows.changes import Changes
 from cluster.flows.records import FlowInfo, FlowRun, FlowState, StepState, Task
 from cluster.ids import TaskId, TaskKind, partition_of_run
+from cluster.records import MSGPACK, Reader
 from cluster.store.keys import Keys
 from cluster.store.store import Store
 
@@ -28,15 +29,12 @@ CACHE_BYTES: Final = 32 * 1024 * 1024
 CACHED_RUN_BYTES: Final = 1024 * 1024
 """What is remembered of one run at most; a run that grows over it is read anew."""
 
-_encoder = msgspec.msgpack.Encoder()
-_info = msgspec.msgpack.Decoder(FlowInfo)
-_state = msgspec.msgpack.Decoder(FlowState)
-_step = msgspec.msgpack.Decoder(StepState)
+decode_info = Reader(FlowInfo, MSGPACK)
+decode_state = Reader(FlowState, MSGPACK)
+_step = Reader(StepState, MSGPACK)
 _attributes = msgspec.msgpack.Decoder(dict[str, bytes])
 
-encode_record = _encoder.encode
-decode_info = _info.decode
-decode_state = _state.decode
+encode_record = MSGPACK.encode
 
 
 def step_field(k: int) -> str:
@@ -122,13 +120,11 @@ async def load(store: Store, run_id: str, wants: Wants) -> Picture | None:
         return None
     now, version, info, state, attributes, steps, tasks, messages = reply
     run = FlowRun(
-        info=_info.decode(info),
-        state=_state.decode(state),
+        info=decode_info(info),
+        state=decode_state(state),
         version=version.decode(),
         attributes=_attributes.decode(attributes) if attributes else {},
-        steps={
-            int(name[2:]): _step.decode(value) for name, value in zip(steps[::2], steps[1::2], strict=True)
-        },
+        steps={int(name[2:]): _step(value) for name, value in zip(steps[::2], steps[1::2], strict=True)},
     )
     picture = Picture(
         run=run,

@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from cluster.workflows.records import Payload, Record
+from cluster.records import Document, Record
+from cluster.workflows.records import Payload
 
 
 class Status(StrEnum):
@@ -57,7 +58,7 @@ class Action(Record, frozen=True, kw_only=True):
     run_timeout_seconds: int | None = None
 
 
-class Definition(Record, frozen=True, kw_only=True):
+class Definition(Document, frozen=True, kw_only=True):
     """What a user said about a schedule."""
 
     namespace: str
@@ -85,7 +86,7 @@ class RecentAction(Record, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class ScheduleState(Record, frozen=True, kw_only=True):
+class ScheduleState(Document, frozen=True, kw_only=True):
     """The changing part of a schedule."""
 
     status: Status = Status.ACTIVE

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from cluster.newest_first import LOOK_LIMIT, Part, Place, newest_first
+from cluster.records import MSGPACK, Reader
 from cluster.schedules.decisions import Decision
 from cluster.schedules.names import fire_timer, partition_of_schedule
 from cluster.schedules.records import Definition, Schedule, ScheduleEvent, ScheduleState, Status
@@ -23,9 +24,9 @@ from cluster.store.transaction import Transaction
 HISTORY_KEPT: Final = 5_000
 _DAY_MS: Final = 24 * 3600 * 1000
 
-_encode = msgspec.msgpack.Encoder().encode
-_definition = msgspec.msgpack.Decoder(Definition)
-_state = msgspec.msgpack.Decoder(ScheduleState)
+_encode = MSGPACK.encode
+_definition = Reader(Definition, MSGPACK)
+_state = Reader(ScheduleState, MSGPACK)
 _event = msgspec.msgpack.Decoder(ScheduleEvent)
 
 
@@ -147,6 +148,4 @@ def plan(
 
 
 def _schedule(version: bytes, definition: bytes, state: bytes) -> Schedule:
-    return Schedule(
-        definition=_definition.decode(definition), state=_state.decode(state), version=int(version)
-    )
+    return Schedule(definition=_definition(definition), state=_state(state), version=int(version))

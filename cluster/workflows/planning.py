@@ -9,6 +9,7 @@ from typing import Any, Final
 import orjson
 
 from cluster.ids import TaskKind
+from cluster.records import Record
 from cluster.schedules.names import freed_timer
 from cluster.store.keys import Keys, QueueName, encode
 from cluster.store.transaction import BeginRun, ReadyTask, Transaction
@@ -29,7 +30,6 @@ from cluster.workflows.records import (
     ActivityState,
     Payload,
     PendingEvent,
-    Record,
     Run,
     RunInfo,
     RunState,

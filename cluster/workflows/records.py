@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-import msgspec
+from cluster.records import Document, Record
 
 
 class RunStatus(StrEnum):
@@ -29,10 +29,6 @@ class RunStatus(StrEnum):
     @property
     def closed(self) -> bool:
         return self not in (RunStatus.PENDING, RunStatus.WAITING)
-
-
-class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Base of stored records: msgpack maps, absent field = default."""
 
 
 class Payload(Record, frozen=True, kw_only=True):
@@ -58,7 +54,7 @@ class ParentRef(Record, frozen=True, kw_only=True):
     step: int
 
 
-class RunInfo(Record, frozen=True, kw_only=True):
+class RunInfo(Document, frozen=True, kw_only=True):
     """Facts fixed at the start of a run. Times are UTC microseconds or milliseconds as named."""
 
     namespace: str
@@ -90,7 +86,7 @@ class RunInfo(Record, frozen=True, kw_only=True):
     retry: RetryPolicy | None = None
 
 
-class ActivityState(Record, frozen=True, kw_only=True):
+class ActivityState(Document, frozen=True, kw_only=True):
     """An open activity. ``attempt`` is the number of the current (ready, leased or waiting) one."""
 
     step: int
@@ -117,7 +113,7 @@ class ActivityState(Record, frozen=True, kw_only=True):
     worker_session: dict[str, Any] | None = None
 
 
-class TimerState(Record, frozen=True, kw_only=True):
+class TimerState(Document, frozen=True, kw_only=True):
     """An open timer."""
 
     step: int
@@ -126,7 +122,7 @@ class TimerState(Record, frozen=True, kw_only=True):
     group: dict[str, Any] = {}
 
 
-class ChildState(Record, frozen=True, kw_only=True):
+class ChildState(Document, frozen=True, kw_only=True):
     """An open child. ``run_id`` is its first run, by which the parent's events name it."""
 
     step: int
@@ -159,7 +155,7 @@ class OpenUpdate(Record, frozen=True, kw_only=True):
     """Workflow tasks that ended without an answer to it."""
 
 
-class UpdateState(Record, frozen=True, kw_only=True):
+class UpdateState(Document, frozen=True, kw_only=True):
     """What else is kept of an accepted update, for the event that applies it."""
 
     number: int
@@ -197,7 +193,7 @@ class KeptHistory(Record, frozen=True, kw_only=True):
     until_ms: int = 0
 
 
-class RunState(Record, frozen=True, kw_only=True):
+class RunState(Document, frozen=True, kw_only=True):
     """The changing part of a run."""
 
     status: RunStatus = RunStatus.PENDING

@@ -21,6 +21,7 @@ from cachetools import LRUCache
 
 from cluster.ids import partition_of_run
 from cluster.queues.claims import Claim
+from cluster.records import MSGPACK, Reader
 from cluster.store.store import Store
 from cluster.workflows.changes import Changes
 from cluster.workflows.records import (
@@ -37,17 +38,13 @@ from cluster.workflows.records import (
 CACHE_BYTES = 32 * 1024 * 1024
 CACHED_LEASES = 16_384
 
-_encoder = msgspec.msgpack.Encoder()
-_info = msgspec.msgpack.Decoder(RunInfo)
-_state = msgspec.msgpack.Decoder(RunState)
-_activity = msgspec.msgpack.Decoder(ActivityState)
-_timer = msgspec.msgpack.Decoder(TimerState)
-_child = msgspec.msgpack.Decoder(ChildState)
-_update = msgspec.msgpack.Decoder(UpdateState)
-
-encode_record = _encoder.encode
-decode_info = _info.decode
-decode_state = _state.decode
+decode_info = Reader(RunInfo, MSGPACK)
+decode_state = Reader(RunState, MSGPACK)
+_activity = Reader(ActivityState, MSGPACK)
+_timer = Reader(TimerState, MSGPACK)
+_child = Reader(ChildState, MSGPACK)
+_update = Reader(UpdateState, MSGPACK)
+encode_record = MSGPACK.encode
 
 
 def item_field(kind: str, step: int) -> str:
@@ -122,16 +119,16 @@ async def load(
         kind, _, number = name.decode().partition(":")
         match kind:
             case "a":
-                activities[int(number)] = _activity.decode(value)
+                activities[int(number)] = _activity(value)
             case "t":
-                timers[int(number)] = _timer.decode(value)
+                timers[int(number)] = _timer(value)
             case "c":
-                children[int(number)] = _child.decode(value)
+                children[int(number)] = _child(value)
             case _:
-                updates[int(number)] = _update.decode(value)
+                updates[int(number)] = _update(value)
     run = Run(
-        info=_info.decode(info),
-        state=_state.decode(state),
+        info=decode_info(info),
+        state=decode_state(state),
         version=int(version),
         activities=activities,
         timers=timers,

@@ -10,6 +10,7 @@ import orjson
 from msgspec.structs import replace
 
 from cluster.ids import TaskId, parse_task_id
+from cluster.records import Record
 from cluster.workflows import deadlines, groups, guards, machine
 from cluster.workflows.changes import (
     Arm,
@@ -33,7 +34,6 @@ from cluster.workflows.records import (
     Lease,
     Payload,
     PendingEvent,
-    Record,
     Run,
     RunInfo,
     RunState,
