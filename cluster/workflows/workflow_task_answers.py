@@ -132,7 +132,7 @@ class WorkflowTaskAnswers(Decider):
         total = snapshot.run.state.history_length
         self._sticky_misses += lost(snapshot.run, snapshot.workflow_task, start, page_size)
         length = page_length(snapshot.run, snapshot.workflow_task, start, page_size)
-        events = await self._events(task.run_id, start, length)
+        events = await self._events(task.run_id, start, min(start + length, total))
         return {
             "task_id": task_id,
             "workflow_task_attempt": attempt,
@@ -141,9 +141,12 @@ class WorkflowTaskAnswers(Decider):
             "next_history_page_token": page_token(start + len(events), total),
         }
 
-    async def _events(self, run_id: str, start: int, count: int) -> list[bytes]:
+    async def _events(self, run_id: str, start: int, end: int) -> list[bytes]:
+        """Events after the first ``start`` up to number ``end``, whatever the history has got since."""
+        if start >= end:
+            return []
         key = self._store.keys.history(partition_of_run(run_id) or 0, run_id)
-        events: list[bytes] = await self._store.call("LRANGE", key, start, start + count - 1, idempotent=True)
+        events: list[bytes] = await self._store.call("LRANGE", key, start, end - 1, idempotent=True)
         return events
 
     async def _guarded(self, namespace: str, task: TaskId, owner: str, attempt: int) -> Snapshot:

@@ -54,14 +54,17 @@ def theatre(mortal_cluster: Cluster) -> Callable[[str], Theatre]:
         if mode not in opened:
             one, two, three = mortal_cluster.nodes
             balanced = mortal_cluster.url
-            plain = mode == "plain"
-            urls = (one.url, three.url) if plain else (balanced, balanced)
+            dying = mode == "killed"
+            urls = (balanced, balanced) if dying else (one.url, three.url)
             queue = f"{mode}-{uuid4().hex[:6]}"
             worker = mortal_cluster.start_worker(
-                queue, url=two.url if plain else balanced, module="tests.e2e.scenarios.worker"
+                queue,
+                url=balanced if dying else two.url,
+                module="tests.e2e.scenarios.worker",
+                sticky="0" if mode == "plain" else "1000",
             )
             trio.run(worker_ready, worker)
-            opened[mode] = Theatre(mortal_cluster, queue, *urls, not plain)
+            opened[mode] = Theatre(mortal_cluster, queue, *urls, dying)
         return opened[mode]
 
     return open_theatre

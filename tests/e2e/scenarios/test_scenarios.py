@@ -1,10 +1,10 @@
 """Every feature of the workflow plane with the public SDK, unmodified, in small scenarios.
 
-The scenarios of a group run side by side, in each of two modes. ``plain``: clients and worker talk to
-different nodes. ``killed``: all go through HAProxy while random nodes are killed and started again, one
-after the other; a group is played again until some have been. In both a history page holds two events,
-so that every replay crosses pages. There is no mode with a sticky cache in the worker, because this
-server does not advertise sticky execution.
+The scenarios of a group run side by side, in each of three modes. ``plain``: clients and worker talk to
+different nodes. ``sticky``: so they do, and the worker keeps histories between workflow tasks.
+``killed``: all go through HAProxy while random nodes are killed and started again, one after the other,
+and the worker keeps histories; a group is played again until some nodes have been killed. In all of them
+a history page holds two events, so that every replay crosses pages.
 
 ``HEADRACE_SEED`` repeats the moments of the killing, ``HEADRACE_SCENARIOS`` (names, separated by commas)
 runs some scenarios only.
@@ -94,7 +94,7 @@ class Killer:
 
 
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("mode", ["plain", "killed"])
+@pytest.mark.parametrize("mode", ["plain", "sticky", "killed"])
 @pytest.mark.parametrize("group", GROUPS)
 def test_scenarios(theatre: Callable[[str], Theatre], group: str, mode: str) -> None:
     stage = theatre(mode)

@@ -1,8 +1,9 @@
-"""The worker process of the scenarios: ``python -m tests.e2e.scenarios.worker URL QUEUE PARENT EVENTS``.
+"""The worker process of the scenarios, ``python -m tests.e2e.scenarios.worker``, with the arguments of
+``tests.sdk_worker``.
 
-It works on QUEUE, on QUEUE of a namespace called QUEUE, and as build ``one`` on ``QUEUE-builds``. It
-writes ``ready`` to standard output once it polls, and one JSON line per activity attempt that it runs
-to the events file.
+It works on QUEUE, on QUEUE of a namespace called QUEUE, and as build ``one`` on ``QUEUE-builds``, and keeps
+the histories of as many runs as ``--sticky`` says. It writes ``ready`` to standard output once it polls, and
+one JSON line per activity attempt that it runs to the events file.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class NoteAttempts(PassthroughWorkerInterceptor):
         return await next(context)
 
 
-async def work(url: str, queue: str, events: int) -> None:
+async def work(url: str, queue: str, events: int, sticky: int) -> None:
     def worker(client: Client, queue: str, build: str | None = None) -> Worker:
         return Worker(
             client,
@@ -63,6 +64,7 @@ async def work(url: str, queue: str, events: int) -> None:
             max_concurrent_workflow_tasks=SLOTS,
             max_concurrent_activity_tasks=SLOTS,
             interceptors=[NoteAttempts(events)],
+            sticky_cache_capacity=sticky,
         )
 
     logging.getLogger("durable_workflow").addHandler(TellReady())
@@ -84,11 +86,12 @@ def main() -> None:
     parser.add_argument("queue")
     parser.add_argument("parent", type=int)
     parser.add_argument("events")
+    parser.add_argument("--sticky", type=int, required=True)
     options = parser.parse_args()
     end_with_parent(options.parent)
     logging.basicConfig(level=logging.INFO)
     events = os.open(options.events, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    asyncio.run(work(options.url, options.queue, events))
+    asyncio.run(work(options.url, options.queue, events, options.sticky))
 
 
 if __name__ == "__main__":
