@@ -167,6 +167,16 @@ def _token(ordinal: int) -> str:
     return b64encode(str(ordinal).encode()).decode()
 
 
+async def test_the_nodes_do_not_matter(worker: Worker, another_node: OpenNode) -> None:
+    async with another_node(node_name="second") as second:
+        there = Worker(client_of(second))
+        task = await there.take()
+        assert (task["sticky_replay_mode"], len(task["history_events"])) == (HIT, 2)
+        assert ordinals(await worker.read(task, "MA==")) == whole(task)
+        await worker.keep(task)
+        assert (await there.take())["sticky_replay_mode"] == HIT
+
+
 async def test_a_lost_cache_costs_pages_and_no_event(node: Node, worker: Worker) -> None:
     task = await worker.take()
     rest = await worker.read(task, task["next_history_page_token"])
