@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from random import SystemRandom
 from typing import Final
 
@@ -54,6 +53,7 @@ from cluster.upkeep.due import DueWork
 from cluster.upkeep.expiry import Expiry
 from cluster.upkeep.keeper import Keeper, KeeperTimes
 from cluster.upkeep.passes import Passes
+from cluster.version import VERSION
 from cluster.worker_sessions import WorkerSessions
 from cluster.workers import WorkerStore
 from cluster.workflows.engine import Engine
@@ -182,7 +182,7 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
         )
         info = NodeInfo(
             name=settings.node_name,
-            build=version("headrace"),
+            build=VERSION,
             level=LEVEL,
             address=address,
             started_at=clock.now_ms(),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
-from importlib.metadata import version
 from typing import Any, Final
 
 import trio
@@ -16,6 +15,7 @@ from ulid import ULID
 from cluster.errors import StoreError
 from cluster.settings.schema import AuthDriver, Settings
 from cluster.times import iso_seconds
+from cluster.version import VERSION
 from cluster.workers import RECEIPT_SECONDS
 from cluster.workflows.commands import COMMAND_TYPES
 from nodes.api import compression
@@ -158,7 +158,7 @@ async def cluster_info(call: Call) -> Reply:
     return Reply(
         {
             "server_id": settings.server_id,
-            "version": version("headrace"),
+            "version": VERSION,
             "default_namespace": settings.default_namespace.lower(),
             "capabilities": {
                 "workflow_tasks": True,

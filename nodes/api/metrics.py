@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cache
-from importlib.metadata import version
 from typing import Final
 
 from prometheus_client import (
@@ -27,6 +26,7 @@ from prometheus_client.registry import Collector
 
 from cluster.ids import TaskKind
 from cluster.queues.model import PollStatus
+from cluster.version import VERSION
 from cluster.workflows.kept_histories import ReplayMode
 from nodes.api.latency import RecentLatency
 from nodes.api.ports import NodePort
@@ -78,7 +78,7 @@ class Metrics:
         for mode in ReplayMode:
             self._replay_count(mode.value)
         build = Gauge("headrace_build_info", "Always 1", ("version",), registry=self.registry)
-        build.labels(version("headrace")).set(1)
+        build.labels(VERSION).set(1)
         self.registry.register(_NodeCollector(node))
 
     def request(self, route: str, status: int, seconds: float) -> None:

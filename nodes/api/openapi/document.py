@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from http import HTTPStatus
-from importlib.metadata import version
 from typing import Any, Final
 
+from cluster.version import VERSION
 from nodes.api import documents
 from nodes.api.envelopes import OPERATIONS
 from nodes.api.fields import Fields
@@ -52,7 +52,7 @@ def build(routes: Sequence[Route]) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "Headrace",
-            "version": version("headrace"),
+            "version": VERSION,
             "description": "Unknown request fields are ignored. Clients branch on reasons, never on texts.",
         },
         "paths": paths,
