@@ -56,12 +56,18 @@ class NodeProcess:
     directory: Path
     port: int
     environ: Mapping[str, str] = field(default_factory=dict)
+    worker_port: int | None = None
     starts: int = 0
     _child: Child | None = field(default=None, repr=False)
 
     @property
     def url(self) -> str:
         return f"http://{HOST}:{self.port}"
+
+    @property
+    def worker_url(self) -> str:
+        """Where workers go: the worker listener, or the other port when there is none."""
+        return f"http://{HOST}:{self.worker_port or self.port}"
 
     @property
     def child(self) -> Child:
@@ -78,11 +84,14 @@ class NodeProcess:
         self.starts += 1
         arguments = ["serve", "--parent", str(os.getpid()), "--listen", f"{HOST}:{self.port}"]
         arguments += ["--node-name", self.name, "--redis-url", self.redis_url]
+        listener = (
+            {} if self.worker_port is None else {"HEADRACE_WORKER_LISTEN": f"{HOST}:{self.worker_port}"}
+        )
         self._child = Child.start(
             self.name,
             "nodes.cli.main",
             arguments,
-            environ=environment(**{"DW_AUTH_DRIVER": "none", **self.environ}),
+            environ=environment(**{"DW_AUTH_DRIVER": "none", **listener, **self.environ}),
             log=self.directory / f"{self.name}-{self.starts}.log",
         )
 
@@ -136,6 +145,17 @@ async def wait_ready(url: str, within: float, check: object = None) -> None:
     await eventually(look, within)
 
 
+def targets(nodes: Sequence[NodeProcess]) -> dict[str, str]:
+    """The variables that name nodes in the balancers' configurations; missing nodes are ports nobody has."""
+    missing = [NodeProcess("", "", Path(), port) for port in free_ports(3 - len(nodes))]
+    named: dict[str, str] = {}
+    for number, node in enumerate([*nodes, *missing], 1):
+        named[f"NODE_{number}"] = f"{HOST}:{node.port}"
+        if nodes[0].worker_port is not None:
+            named[f"NODE_{number}_WORKERS"] = f"{HOST}:{node.worker_port or node.port}"
+    return named
+
+
 @dataclass
 class Balancer:
     """Real HAProxy with the rules of ``deploy/haproxy.cfg``."""
@@ -149,15 +169,17 @@ class Balancer:
     def url(self) -> str:
         return f"http://{HOST}:{self.port}"
 
+    @property
+    def log(self) -> Path:
+        """One line for each request, with the backend and the node it went to."""
+        return self.directory / "haproxy.log"
+
     def start(self) -> None:
         program = shutil.which("haproxy") or "/usr/sbin/haproxy"
-        ports = [node.port for node in self.nodes]
-        ports += free_ports(3 - len(ports))
-        targets = {f"NODE_{number}": f"{HOST}:{port}" for number, port in enumerate(ports, 1)}
-        with (self.directory / "haproxy.log").open("wb") as log:
+        with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [program, "-db", "-n", "4000", "-f", str(TOP / "deploy/haproxy.cfg")],
-                env=environment(LISTEN=f"{HOST}:{self.port}", **targets),
+                env=environment(LISTEN=f"{HOST}:{self.port}", **targets(self.nodes)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -245,18 +267,27 @@ def make_cluster(
     environ: Mapping[str, str] | None = None,
     *,
     balanced: bool = False,
+    listeners: bool = False,
 ) -> Iterator[Cluster]:
     """``count`` nodes that are not started yet; killed when the block ends.
 
-    ``environ`` is what their environment has beyond ours; authentication is off.
+    ``environ`` is what their environment has beyond ours; authentication is off. With ``listeners``
+    each has a worker listener too, and the balancer sends workers there.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    ports = free_ports(count + balanced)
+    ports = iter(free_ports(2 * count + balanced))
     nodes = [
-        NodeProcess(f"node-{number}", redis_url, directory, port, environ or {})
-        for number, port in enumerate(ports[:count], 1)
+        NodeProcess(
+            f"node-{number}",
+            redis_url,
+            directory,
+            next(ports),
+            environ or {},
+            next(ports) if listeners else None,
+        )
+        for number in range(1, count + 1)
     ]
-    cluster = Cluster(nodes, directory, Balancer(ports[-1], nodes, directory) if balanced else None)
+    cluster = Cluster(nodes, directory, Balancer(next(ports), nodes, directory) if balanced else None)
     try:
         yield cluster
     finally:

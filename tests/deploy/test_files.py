@@ -25,6 +25,7 @@ CHECKED = (
     "compose.yaml",
     "deploy/Dockerfile",
     "deploy/haproxy.cfg",
+    "deploy/nginx.conf.template",
     "deploy/valkey.conf",
     "deploy/systemd/headrace.service",
     "deploy/kubernetes/headrace.yaml",
@@ -80,7 +81,7 @@ def test_compose_refers_only_to_what_exists(compose: dict[str, Any]) -> None:
             source = volume.split(":")[0]
             assert source in compose["volumes"] or (TOP / source).is_file()
         for variable in service.get("environment", {}):
-            assert variable in BY_VARIABLE or re.fullmatch(r"NODE_[123]", variable)
+            assert variable in BY_VARIABLE or re.fullmatch(r"NODE_[123](_WORKERS)?", variable)
     healthy = [name for name, service in services.items() if "healthcheck" in service]
     assert healthy == ["valkey", "balancer"]
 
@@ -101,7 +102,10 @@ def test_compose_has_no_default_secret(compose: dict[str, Any]) -> None:
 
 def test_the_balancer_knows_the_nodes_of_the_compose_file(compose: dict[str, Any]) -> None:
     named = compose["services"]["balancer"]["environment"].values()
-    assert sorted(address.split(":")[0] for address in named) == ["node-1", "node-2", "node-3"]
+    nodes = ["node-1", "node-2", "node-3"]
+    assert sorted(named) == sorted(f"{node}:{port}" for node in nodes for port in (8080, 8081))
+    own = compose["services"]["node-1"]["environment"]
+    assert (own["HEADRACE_LISTEN"], own["HEADRACE_WORKER_LISTEN"]) == ("0.0.0.0:8080", "0.0.0.0:8081")
 
 
 def test_the_store_keeps_what_it_is_told() -> None:
@@ -146,10 +150,11 @@ def test_every_setting_named_in_a_file_exists(name: str) -> None:
     assert named <= set(BY_VARIABLE) | {"DW_SERVER_URL", "HEADRACE_CONFIG"}
 
 
-def test_haproxy_accepts_its_configuration() -> None:
+@pytest.mark.parametrize("ports", [("",), ("", "_WORKERS")], ids=["one-port", "two-ports"])
+def test_haproxy_accepts_its_configuration(ports: tuple[str, ...]) -> None:
     haproxy = shutil.which("haproxy", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     assert haproxy is not None, "haproxy is not installed: apt-get install haproxy"
-    nodes = {f"NODE_{number}": f"127.0.0.1:{number}" for number in (1, 2, 3)}
+    nodes = {f"NODE_{number}{port}": f"127.0.0.1:{number}" for number in (1, 2, 3) for port in ports}
     checked = subprocess.run(
         [haproxy, "-c", "-f", "deploy/haproxy.cfg"],
         cwd=TOP,

@@ -14,7 +14,7 @@ from tests.conftest import SharedServers
 
 @pytest.fixture(scope="session")
 def cluster(shared_servers: SharedServers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three nodes behind HAProxy, for tests that kill and freeze nothing.
+    """Three nodes with worker listeners behind HAProxy, for tests that kill and freeze nothing.
 
     Parked polls look by themselves once a minute only, so whatever arrives sooner was woken.
     """
@@ -26,7 +26,7 @@ def cluster(shared_servers: SharedServers, tmp_path_factory: pytest.TempPathFact
         "DW_HISTORY_PAGE_SIZE_MAX": "2",
         "DW_HISTORY_PAGE_SIZE_DEFAULT": "2",
     }
-    with make_cluster(3, url, directory, environ, balanced=True) as made:
+    with make_cluster(3, url, directory, environ, balanced=True, listeners=True) as made:
         trio.run(made.start)
         yield made
 

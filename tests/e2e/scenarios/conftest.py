@@ -36,11 +36,16 @@ class Theatre:
 def mortal_cluster(
     shared_servers: SharedServers, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """Three nodes behind HAProxy. Parked polls look by themselves once a minute only."""
+    """Three nodes with worker listeners behind HAProxy.
+
+    Parked polls look by themselves once a minute only.
+    """
     environ = {"DW_WORKER_POLL_INTERVAL_MS": "60000", "HEADRACE_KEY_PREFIX": f"s{uuid4().hex[:8]}"}
     environ |= SHORT_LEASES | SMALL_PAGES
     url = shared_servers.get("redis").url
-    with make_cluster(3, url, tmp_path_factory.mktemp("mortals"), environ, balanced=True) as made:
+    with make_cluster(
+        3, url, tmp_path_factory.mktemp("mortals"), environ, balanced=True, listeners=True
+    ) as made:
         trio.run(made.start)
         yield made
 
