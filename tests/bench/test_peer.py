@@ -21,22 +21,30 @@ MESSAGES = 3_000
 PROGRAM = Path(__file__).parent / "dramatiq_peer.py"
 
 
-def test_dramatiq(server: Server, durability: str) -> None:
-    """One worker process with 8 threads (its default) works off messages that were there before."""
-    dramatiq = pytest.importorskip(
-        "dramatiq", reason="the peer is not installed: pip install 'dramatiq[redis]'"
-    )
-    environ = environment(BENCH_REDIS_URL=server.url, PYTHONPATH=os.pathsep.join([str(TOP), *sys.path]))
-    per_core: list[float] = []
+class Drain:
+    """Runs of one dramatiq worker process with 8 threads (its default), which works off what is there."""
 
-    def run() -> float:
-        subprocess.run([sys.executable, str(PROGRAM), str(MESSAGES)], env=environ, check=True, timeout=60)
+    def __init__(self, server: Server) -> None:
+        dramatiq = pytest.importorskip(
+            "dramatiq", reason="the peer is not installed: pip install 'dramatiq[redis]'"
+        )
+        self.version: str = dramatiq.__version__
+        self._server = server
+        self._environ = environment(
+            BENCH_REDIS_URL=server.url, PYTHONPATH=os.pathsep.join([str(TOP), *sys.path])
+        )
+        self.per_core: list[float] = []
+        """Messages in a second of the worker's CPU, of each run."""
+
+    def run(self) -> float:
+        """Messages a second."""
+        program = [sys.executable, str(PROGRAM), str(MESSAGES)]
+        subprocess.run(program, env=self._environ, check=True, timeout=60)
         command = [sys.executable, "-m", "dramatiq", "-p", "1", "tests.bench.dramatiq_peer"]
+        quiet = subprocess.DEVNULL
         with (
-            server.client() as client,
-            subprocess.Popen(
-                command, env=environ, cwd=TOP, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-            ) as worker,
+            self._server.client() as client,
+            subprocess.Popen(command, env=self._environ, cwd=TOP, stdout=quiet, stderr=quiet) as worker,
         ):
             try:
                 _until(client, 1)
@@ -45,14 +53,17 @@ def test_dramatiq(server: Server, durability: str) -> None:
                 first = _done(client)
                 _until(client, MESSAGES)
                 seconds = time.monotonic() - began
-                per_core.append((MESSAGES - first) / (sum(map(cpu_seconds, pids)) - cpu))
+                self.per_core.append((MESSAGES - first) / (sum(map(cpu_seconds, pids)) - cpu))
                 return (MESSAGES - first) / seconds
             finally:
                 worker.terminate()
 
-    rates = [run() for _ in range(RUNS + 1)][1:]
-    say(f"dramatiq {dramatiq.__version__} [{durability}]", spread(rates, "messages/s"))
-    say(f"  per second of worker CPU [{durability}]", spread(per_core[1:], "messages"))
+
+def test_dramatiq(server: Server, durability: str) -> None:
+    drain = Drain(server)
+    rates = [drain.run() for _ in range(RUNS + 1)][1:]
+    say(f"dramatiq {drain.version} [{durability}]", spread(rates, "messages/s"))
+    say(f"  per second of worker CPU [{durability}]", spread(drain.per_core[1:], "messages"))
 
 
 def _done(client: redis.Redis) -> int:

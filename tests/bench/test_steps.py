@@ -1,0 +1,130 @@
+"""What a step costs: CPU and round trips of chains of steps, drain rate beside a peer, hand-out latency."""
+
+from __future__ import annotations
+
+import random
+from itertools import count
+from statistics import median
+
+import pytest
+import trio
+
+from tests.bench.raw import connect
+from tests.bench.reporting import RUNS, cpu_seconds, percentile, say, spread
+from tests.bench.stream_load import FLOW_TYPE, STEP_TYPE, SlotConnection, slot_workers
+from tests.bench.test_peer import Drain
+from tests.cluster_processes import Cluster
+from tests.idle import total
+from tests.servers import Server
+
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]
+
+STEPS = 100
+SECONDS = 3.0
+WARM_UP = 1.0
+_flows = count()
+
+
+class Chains:
+    """Keeps a number of chains alive on a node: one that ends is replaced."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._send, self._receive = trio.open_memory_channel[None](10_000)
+        self.ended = 0
+
+    def over(self, _flow_id: str) -> None:
+        self.ended += 1
+        self._send.send_nowait(None)
+
+    async def begin(self, flows: int) -> None:
+        for _ in range(flows):
+            self._send.send_nowait(None)
+
+    async def replace(self) -> None:
+        async with connect(self._url) as client:
+            async for _ in self._receive:
+                body = {"flow_type": FLOW_TYPE, "flow_id": f"f{next(_flows)}", "start_step": STEP_TYPE}
+                await client.post("/flows", body)
+
+
+async def drain(
+    node: Cluster, redis: Server, connections: int, slots: int, flows: int
+) -> tuple[float, float, float, float]:
+    """Steps a second, us of node and Redis CPU a step, store commands a step."""
+    one = node.nodes[0]
+    pid = one.child.process.pid
+    chains = Chains(one.url)
+    await chains.begin(flows)
+    async with (
+        slot_workers(one.url, connections, slots, STEPS, chains.over) as workers,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(chains.replace)
+        await trio.sleep(WARM_UP)
+        with redis.client() as client:
+
+            def used() -> float:
+                info = client.info("cpu")
+                return float(info["used_cpu_user"] + info["used_cpu_sys"])
+
+            commands = await total(node.nodes, "headrace_store_commands_total")
+            before, cpu, store = _done(workers), cpu_seconds(pid), used()
+            began = trio.current_time()
+            await trio.sleep(SECONDS)
+            done, seconds = _done(workers) - before, trio.current_time() - began
+            cpu, store = cpu_seconds(pid) - cpu, used() - store
+            commands = await total(node.nodes, "headrace_store_commands_total") - commands
+        nursery.cancel_scope.cancel()
+    return done / seconds, cpu / done * 1e6, store / done * 1e6, commands / done
+
+
+def _done(workers: list[SlotConnection]) -> int:
+    return sum(worker.done for worker in workers)
+
+
+SHAPES = {
+    "8 connections of 8 slots, 64 flows": (8, 8, 64),
+    "8 connections of 8 slots, 256 flows": (8, 8, 256),
+    "64 connections of 1 slot, 64 flows": (64, 1, 64),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_chains_of_steps(shape: str, one_node: Cluster, server: Server, durability: str) -> None:
+    """In pairs with the peer: each of our runs is followed by one of dramatiq over the same Redis."""
+    peer = Drain(server)
+    ours: list[tuple[float, float, float, float]] = []
+    theirs: list[float] = []
+    for _ in range(RUNS + 1):
+        ours.append(await drain(one_node, server, *SHAPES[shape]))
+        theirs.append(await trio.to_thread.run_sync(peer.run))
+    rates, node, store, commands = zip(*ours[1:], strict=True)
+    say(f"{shape} [{durability}]", spread(rates, "steps/s"))
+    say("  node, Redis CPU a step", f"{spread(node, 'us')}; {spread(store, 'us')}")
+    say("  store commands a step", spread(commands, "", 2))
+    say("  dramatiq, in between", spread(theirs[1:], "messages/s"))
+    say("  ratio", f"{median(a / b for a, b in zip(rates, theirs[1:], strict=True)):.2f}")
+
+
+@pytest.mark.parametrize("rate", [100, 1000])
+async def test_hand_out_latency(rate: int, one_node: Cluster, durability: str) -> None:
+    """From a result to the same flow's next step, on an idle queue; each flow thinks for a random time."""
+    url, flows = one_node.nodes[0].url, 40
+    chains = Chains(url)
+    await chains.begin(flows)
+    async with (
+        slot_workers(url, 4, 16, 10_000, chains.over) as workers,
+        trio.open_nursery() as nursery,
+    ):
+        for worker in workers:
+            worker.think = lambda: random.expovariate(rate / flows)
+        nursery.start_soon(chains.replace)
+        await trio.sleep(WARM_UP)
+        for worker in workers:
+            worker.gaps.clear()
+        await trio.sleep(max(SECONDS, 1000 / rate))
+        nursery.cancel_scope.cancel()
+    gaps = [gap * 1000 for worker in workers for gap in worker.gaps]
+    text = f"p50 {percentile(gaps, 0.5):.2f} ms, p99 {percentile(gaps, 0.99):.2f} ms of {len(gaps)}"
+    say(f"hand-out at {rate} steps/s [{durability}]", text)
