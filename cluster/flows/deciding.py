@@ -21,10 +21,11 @@ from cluster.clock import Clock
 from cluster.errors import ConditionFailed, Contended, Refused, StoreError
 from cluster.flows.changes import Changes, NotLoaded, View
 from cluster.flows.limits import FlowLimits
-from cluster.flows.planning import Placement, plan
-from cluster.flows.storage import FlowCache, Picture, Wants, load
+from cluster.flows.planning import Placement, Planned, Taker, plan, step_body
+from cluster.flows.storage import FlowCache, Picture, Wants, load, step_task_id
 from cluster.flows.turns import Turns
 from cluster.ids import partition_of_run
+from cluster.queues.hand_outs import HandedOut
 from cluster.store.store import Store
 from cluster.store.transaction import Transaction, TransactionTooLarge
 
@@ -55,14 +56,22 @@ class Job:
     task: int = 0
     fresh: bool = False
     moot: str = ""
+    taker: Taker | None = None
+    """The slot that the decision frees, if it may be given a step of the same run."""
     outright: Callable[[Transaction], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How a job ended. ``changes`` is None when there was nothing left to do."""
+    """How a job ended. ``changes`` is None when there was nothing left to do.
+
+    ``handed_out`` is the step that went to the job's slot. ``unsure``: one may have, and the reply that would
+    tell was lost.
+    """
 
     changes: Changes | None
+    handed_out: HandedOut | None = None
+    unsure: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -80,7 +89,7 @@ class _Commit:
     tx: Transaction
     changes: Changes | None
     after: Picture | None
-    written: int
+    planned: Planned
 
 
 class FlowDecider:
@@ -207,7 +216,7 @@ class FlowDecider:
             if one.outright and job.outright is not None:
                 tx = self._transaction(partition, job.run_id)
                 job.outright(tx)
-                commits.append(_Commit(one, tx, None, None, 0))
+                commits.append(_Commit(one, tx, None, None, Planned(0)))
                 continue
             picture = pictures.get(job.run_id)
             if picture is None:
@@ -243,13 +252,13 @@ class FlowDecider:
         if job.expect is not None:
             job.expect(tx, view)
         try:
-            written = plan(tx, self._store.keys, picture.run, changes, self._placement)
-            if written > LARGE_BYTES or len(tx.operations) > LARGE_OPERATIONS:
+            planned = plan(tx, self._store.keys, picture.run, changes, self._placement, job.taker)
+            if planned.written > LARGE_BYTES or len(tx.operations) > LARGE_OPERATIONS:
                 tx.pack()
         except TransactionTooLarge as error:
             one.result = Refused("payload_too_large", str(error), status=422)
             return None
-        return _Commit(one, tx, changes, picture.after(changes, tx.request_id), written)
+        return _Commit(one, tx, changes, picture.after(changes, tx.request_id), planned)
 
     def _transaction(self, partition: int, run_id: str) -> Transaction:
         request_id = f"{self._random.getrandbits(64):016x}"
@@ -275,7 +284,8 @@ class FlowDecider:
                 one.fresh = True
                 one.outright = False
                 continue
-            one.result = Done(commit.changes)
+            unsure = not result and commit.planned.offered is not None
+            one.result = Done(commit.changes, _handed_out(commit), unsure)
             if commit.after is not None:
                 self._learn(commit, applied_now=result)
 
@@ -283,9 +293,26 @@ class FlowDecider:
         if commit.after is None:
             return
         if applied_now:
-            self._runs.learn(commit.after.run, commit.written)
+            self._runs.learn(commit.after.run, commit.planned.written)
         else:
             self._runs.forget(commit.pending.job.run_id)
+
+
+def _handed_out(commit: _Commit) -> HandedOut | None:
+    """The step that a commit has given to the slot of its job."""
+    step, after = commit.planned.offered, commit.after
+    if step is None or after is None or not commit.tx.handed_over:
+        return None
+    info = after.run.info
+    task_id = step_task_id(info.run_id, step.k)
+    return HandedOut(
+        partition=commit.tx.partition,
+        task_id=task_id,
+        attempt=step.attempt,
+        delivery=0,
+        handed_out_ms=commit.tx.handed_over[task_id],
+        body=step_body(info, step),
+    )
 
 
 def _view(picture: Picture, job: Job) -> View:

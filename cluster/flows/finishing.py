@@ -15,12 +15,13 @@ from cluster.flows.answers import FLOW_CLOSED, STALE, Attempt
 from cluster.flows.changes import Changes, View
 from cluster.flows.deciding import Done, FlowDecider, Job, run_not_found
 from cluster.flows.decision import StepEvent, step_timer
-from cluster.flows.planning import expect_method, give_back, timer_name
+from cluster.flows.planning import Taker, expect_method, give_back, timer_name
 from cluster.flows.records import Method, Phase
 from cluster.flows.retry import return_pause_ms
 from cluster.flows.storage import Wants, load, step_task_id
 from cluster.flows.wire import Failure, read_failure
 from cluster.ids import TaskKind, parse_task_id, partition_of_run
+from cluster.queues.hand_outs import HandedOut
 from cluster.store.keys import encode
 from cluster.store.transaction import Transaction
 
@@ -43,7 +44,9 @@ class ResultKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The end of one hand-out. ``session`` is the node that handed it out ("": any)."""
+    """The end of one hand-out. ``session`` is the node that handed it out ("": any), ``taker`` the slot that
+    gets free when the step is completed.
+    """
 
     task_id: str
     attempt: int
@@ -54,15 +57,21 @@ class StepResult:
     kind: ResultKind
     output: bytes | dict[str, Any] | None = None
     failure: dict[str, Any] | None = None
+    taker: Taker | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a result was taken. A ``reason`` beside an accepted result never occurs."""
+    """Whether a result was taken. A ``reason`` beside an accepted result never occurs.
+
+    ``handed_out`` is the step that its slot has got; ``unsure``: it may have got one that nobody can name.
+    """
 
     accepted: bool
     reason: str | None = None
     message: str = ""
+    handed_out: HandedOut | None = None
+    unsure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +162,7 @@ class Finishing(FlowDecider):
             task=task.index,
             fresh=result.kind is not ResultKind.COMPLETED,
             outright=returned if did_not_run else None,
+            taker=result.taker if result.kind is ResultKind.COMPLETED else None,
         )
 
     def _complete(
@@ -172,12 +182,13 @@ class Finishing(FlowDecider):
         if isinstance(outcome, Done):
             refusal = outcome.changes.refusal if outcome.changes else None
             if refusal is None:
-                return Verdict(True)
+                return Verdict(True, handed_out=outcome.handed_out, unsure=outcome.unsure)
             return Verdict(False, refusal.reason, refusal.message)
         if outcome.status == 404:
             return Verdict(False, STALE, outcome.message)
         if await self._was_accepted(result):
-            return Verdict(True)
+            # Whoever took it then may have filled the slot, and could not say so.
+            return Verdict(True, unsure=result.taker is not None)
         return Verdict(False, outcome.reason, outcome.message)
 
     async def _was_accepted(self, result: StepResult) -> bool:

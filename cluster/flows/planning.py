@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import orjson
 
@@ -26,7 +26,7 @@ from cluster.flows.records import FlowInfo, FlowRun, Method, StepState
 from cluster.flows.storage import encode_record, step_field, step_task_id
 from cluster.ids import TaskKind
 from cluster.store.keys import Keys, QueueName, encode
-from cluster.store.transaction import ReadyTask, Transaction
+from cluster.store.transaction import OpenSlot, ReadyTask, Transaction
 from cluster.times import iso_ms
 
 TIMERS: Final = "flow"
@@ -50,15 +50,38 @@ class Placement:
     behind: Callable[[QueueName, str], bool] = lambda queue, type_part: False
 
 
+class Taker(Protocol):
+    """The slot that gets free when the step before a decision ends."""
+
+    def takes(self, queue: QueueName, step_type: str) -> OpenSlot | None:
+        """The slot, if the step can go to it at once: it is free, and nothing that it could take waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """``written``: about how many bytes of the run a commit writes. ``offered`` is the step that it may give
+    to a slot, None when it gives none.
+    """
+
+    written: int
+    offered: StepState | None = None
+
+
 def timer_name(run_id: str, name: str) -> str:
     """Member of the partition's timers for the timer ``name`` of a run."""
     return f"{TIMERS} {run_id} {name}"
 
 
-def plan(tx: Transaction, keys: Keys, run: FlowRun, changes: Changes, placement: Placement) -> int:
-    """Add what ``changes`` asks for to ``tx``; returns about how many bytes of the run it writes.
-
-    ``run`` is the run before the decision; the id of the request becomes its next version.
+def plan(
+    tx: Transaction,
+    keys: Keys,
+    run: FlowRun,
+    changes: Changes,
+    placement: Placement,
+    taker: Taker | None = None,
+) -> Planned:
+    """Add what ``changes`` asks for to ``tx``. ``run`` is the run before the decision; the id of the request
+    becomes its next version. The first step that becomes ready may go to ``taker``.
     """
     info, state = run.info, changes.state
     key = keys.run(tx.partition, info.run_id)
@@ -75,12 +98,12 @@ def plan(tx: Transaction, keys: Keys, run: FlowRun, changes: Changes, placement:
     tx.hdel(key, ended)
     if changes.history:
         _append_history(tx, keys, run, changes.history)
-    _apply_effects(tx, keys, info, changes, placement)
+    offered = _apply_effects(tx, keys, info, changes, placement, taker)
     if changes.closes:
         tx.redis("ZADD", keys.closed_flows(tx.partition, info.namespace), state.closed_at_ms, info.run_id)
         tx.publish(keys.flow_end_channel(info.run_id), state.status.value)
     tx.frees = run.version != "" and not any(isinstance(e, ReadyStep | Append) for e in changes.effects)
-    return sum(len(value) for value in fields.values() if isinstance(value, bytes))
+    return Planned(sum(len(value) for value in fields.values() if isinstance(value, bytes)), offered)
 
 
 def _append_history(tx: Transaction, keys: Keys, run: FlowRun, entries: list[dict[str, Any]]) -> None:
@@ -96,15 +119,24 @@ def _append_history(tx: Transaction, keys: Keys, run: FlowRun, entries: list[dic
 
 
 def _apply_effects(
-    tx: Transaction, keys: Keys, info: FlowInfo, changes: Changes, placement: Placement
-) -> None:
-    dropped = 0
+    tx: Transaction,
+    keys: Keys,
+    info: FlowInfo,
+    changes: Changes,
+    placement: Placement,
+    taker: Taker | None,
+) -> StepState | None:
+    dropped, offered = 0, None
     later: list[str] = []
     timers: list[str] = []
     for effect in changes.effects:
         match effect:
             case ReadyStep(step):
-                ready_step(tx, keys, info, step, changes.state.last_worker, placement)
+                slot = None
+                if taker is not None:
+                    slot = taker.takes(step_queue(info), step.step_type)
+                    offered, taker = step if slot is not None else None, None
+                ready_step(tx, keys, info, step, changes.state.last_worker, placement, slot)
             case DropTask(k) if changes.closes and dropped >= DROPS_AT_ONCE:
                 later.append(step_task_id(info.run_id, k))
             case DropTask(k, told):
@@ -131,6 +163,12 @@ def _apply_effects(
     for start in range(0, len(later), DROPS_AT_ONCE):
         chunk = orjson.dumps({"drop": later[start : start + DROPS_AT_ONCE]})
         tx.redis("RPUSH", keys.work(tx.partition), chunk)
+    return offered
+
+
+def step_queue(info: FlowInfo) -> QueueName:
+    """The queue of a run's steps: that of its flow type."""
+    return QueueName(TaskKind.STEP, info.namespace, info.flow_type)
 
 
 def give_back(tx: Transaction, task_id: str, attempt: int, delivery: int, excluded: str, due_ms: int) -> None:
@@ -151,10 +189,11 @@ def ready_step(
     step: StepState,
     last_worker: str,
     placement: Placement,
+    slot: OpenSlot | None = None,
 ) -> None:
     """Put the attempt of ``step`` where it finds a worker soonest; ``last_worker`` served the flow last."""
     options = step.options.of(step.method)
-    queue = QueueName(TaskKind.STEP, info.namespace, info.flow_type)
+    queue = step_queue(info)
     type_part = encode(step.step_type)
     task = ReadyTask(
         task_id=step_task_id(info.run_id, step.k),
@@ -173,6 +212,7 @@ def ready_step(
         behind=placement.behind(queue, type_part),
         sync_ms=placement.sync_ms,
         sticky_ms=placement.sticky_ms,
+        slot=slot,
     )
     if step.method is Method.WAIT_FOR:
         tx.hset(keys.task(tx.partition, task.task_id), {"m": Method.WAIT_FOR.letter})

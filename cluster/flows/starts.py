@@ -156,7 +156,7 @@ class Starts(FlowDecider):
         tx.redis("ZADD", keys.flows(partition, info.namespace), now_ms, run_id)
         run = FlowRun(info=info, state=FlowState())
         try:
-            written = plan(tx, keys, run, changes, self._placement)
+            written = plan(tx, keys, run, changes, self._placement).written
             applied_now = await self._store.commit(tx)
         except TransactionTooLarge as error:
             raise Refused("payload_too_large", str(error), status=422) from error

@@ -10,6 +10,7 @@ import msgpack
 from cluster.admission.gate import Permit
 from cluster.errors import Fenced
 from cluster.queues.claims import NO_DUE, Heads, Refusal, ready_map
+from cluster.queues.hand_outs import HandedOut
 from cluster.store.keys import QueueName, encode
 from cluster.store.store import Store
 
@@ -33,19 +34,13 @@ class SlotGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class StepClaim:
-    """A step handed out by the store; ``body`` is the task as the flow engine wrote it.
+class StepClaim(HandedOut):
+    """A step that a claim got for ``group``.
 
     ``queue`` is that of its flow type, ``ticket`` what it was admitted with ("": nothing is counted).
     """
 
     group: int
-    partition: int
-    task_id: str
-    attempt: int
-    delivery: int
-    handed_out_ms: int
-    body: bytes
     queue: QueueName
     ticket: str
 
@@ -124,7 +119,7 @@ async def claim_steps(
         now_ms=int(now),
         claims=[
             StepClaim(
-                g, partitions[b], task.decode(), int(n), int(d), int(at), body, admitted[q], ticket.decode()
+                partitions[b], task.decode(), int(n), int(d), int(at), body, g, admitted[q], ticket.decode()
             )
             for g, b, task, n, d, at, body, q, ticket in claims
         ],

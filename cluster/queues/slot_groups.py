@@ -8,8 +8,9 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from cluster.ids import TaskKind
+from cluster.queues.hand_outs import HandedOut
 from cluster.queues.rpc_run import RpcRun
-from cluster.queues.slot_claims import StepClaim, Want
+from cluster.queues.slot_claims import Want
 from cluster.queues.slot_kind import SlotKind
 from cluster.queues.stream_workers import NameKind, Skills, StreamWorker
 from cluster.store.keys import QueueName, encode
@@ -35,7 +36,7 @@ class Slot:
     worker: StreamWorker
     skills: Skills
     kind: SlotKind
-    give: Callable[[StepClaim], Given]
+    give: Callable[[HandedOut], Given]
     give_rpc: Callable[[RpcRun], Given]
     group: Group | None = None
     """None: not registered, or over."""

@@ -23,6 +23,7 @@ from cluster.clock import Clock
 from cluster.errors import OutcomeUnknown, StoreError
 from cluster.ids import TaskKind
 from cluster.queues import claims
+from cluster.queues.hand_outs import HandedOut, UnderWay
 from cluster.queues.heads import Mark
 from cluster.queues.slot_claims import StepClaim, StepClaims, claim_steps
 from cluster.queues.slot_groups import STICKY, Given, Group, Slot, SlotGroups, WaitingRpc
@@ -54,6 +55,8 @@ class SlotStatistics:
     wakes: int
     given_up_searches: int
     waiting_rpcs: int
+    handed_over: int
+    """Steps that followed another one into its slot, without a claim."""
 
 
 class SlotMatcher:
@@ -73,7 +76,7 @@ class SlotMatcher:
         gate: Gate,
         session: Callable[[], str],
         may_act: Callable[[], bool],
-        give_back: Callable[[StepClaim, str], None],
+        give_back: Callable[[HandedOut, str], None],
         unsure: Callable[[], None],
         random: Random,
         sync_seconds: float = 0.2,
@@ -96,9 +99,9 @@ class SlotMatcher:
         self._nursery: trio.Nursery | None = None
         self._serving = False
         self._closed = False
-        self.asking = trio.Lock()
-        """Held while a claim is under way: what the store says handed out is known here outside it."""
-        self._claims = self._tasks = self._returned = self._wakes = self._given_up = 0
+        self.under_way = UnderWay()
+        """Claims, and whatever else may bring a step to a slot."""
+        self._claims = self._tasks = self._returned = self._wakes = self._given_up = self._handed_over = 0
 
     # -- life -------------------------------------------------------------------------------
 
@@ -136,6 +139,7 @@ class SlotMatcher:
             wakes=self._wakes,
             given_up_searches=self._given_up,
             waiting_rpcs=len(self._rpcs),
+            handed_over=self._handed_over,
         )
 
     # -- slots ------------------------------------------------------------------------------
@@ -294,8 +298,11 @@ class SlotMatcher:
                 return
             plan = admitted
         try:
-            async with self.asking:
+            await self.under_way.begin()
+            try:
                 reply = await self._claim(plan, permits)
+            finally:
+                self.under_way.end()
         except StoreError as error:
             # What may have been executed keeps its tickets: they have leases, or the audit drops them.
             if not isinstance(error, OutcomeUnknown):
@@ -353,6 +360,28 @@ class SlotMatcher:
                 break
         self._returned += 1
         self._give_back(claim, group.worker.worker_id)
+
+    # -- steps that follow one that has ended ------------------------------------------------
+
+    def may_hand_over(self, slot: Slot, queue: QueueName) -> int | None:
+        """The version of the limits under which a slot that gets free may be given the next step of its flow
+        without a claim; None: not now. It may if nothing waits that comes first: RPCs (R63), or any step that
+        the slot could take. A flow type with limits goes through the gate.
+        """
+        group = slot.group
+        ready = group is not None and slot.kind is SlotKind.STEP_AND_RPC and not self._rpcs
+        if not ready or group is None or self._closed or not self._may_act() or self._planner.has_work(group):
+            return None
+        return self._permits.version(queue)
+
+    def hand_over(self, slot: Slot, step: HandedOut) -> None:
+        """Start a step that the store gave to this slot as the one before ended; else the slot is free."""
+        if self._may_act() and slot.give(step) is Given.TAKEN:
+            self._handed_over += 1
+            return
+        self._returned += 1
+        self._give_back(step, slot.worker.worker_id)
+        self.free(slot)
 
     # -- the safety net ---------------------------------------------------------------------
 

@@ -190,8 +190,11 @@ class Store:
             [self.keys.touch(tx.partition)],
             [mode, self.keys.base(tx.partition), self.keys.prefix, *(item.data for item in group)],
         )
-        for reply in replies:
-            self._tell_ended(reply)
+        for item, reply in zip(group, replies, strict=True):
+            if reply[0] == _APPLIED:
+                self._tell_ended(reply[1])
+                handed_over = zip(reply[2][::2], reply[2][1::2], strict=True)
+                item.tx.handed_over = {task.decode(): int(at_ms) for task, at_ms in handed_over}
         return [_result(item.tx, reply) for item, reply in zip(group, replies, strict=True)]
 
     def on_lease_end(self, handler: Callable[[str, str], None]) -> None:
@@ -201,11 +204,10 @@ class Store:
         """
         self._lease_ends.append(handler)
 
-    def _tell_ended(self, reply: list[Any]) -> None:
-        if reply[0] == _APPLIED:
-            for heads, ticket in zip(reply[1::2], reply[2::2], strict=True):
-                for handler in self._lease_ends:
-                    handler(heads.decode(), ticket.decode())
+    def _tell_ended(self, ended: list[bytes]) -> None:
+        for heads, ticket in zip(ended[::2], ended[1::2], strict=True):
+            for handler in self._lease_ends:
+                handler(heads.decode(), ticket.decode())
 
     # -- pub/sub ----------------------------------------------------------------------------
 

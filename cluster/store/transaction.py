@@ -64,6 +64,17 @@ def _created(task: ReadyTask) -> list[Any]:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenSlot:
+    """The free slot of a worker, of a node's ``session``, which may be given a step under the ``version`` of
+    the limits.
+    """
+
+    worker_id: str
+    session: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class BeginRun:
     """A run to be created. ``fields`` are those of its hash, ``events`` its history so far;
     ``workflow_part`` and ``namespace_part`` are the names as key parts."""
@@ -93,6 +104,8 @@ class Transaction:
     frees: bool = False
     conditions: list[list[Any]] = field(default_factory=list)
     operations: list[list[Any]] = field(default_factory=list)
+    handed_over: dict[str, int] = field(default_factory=dict)
+    """Once it was applied: tasks that went to a slot (:meth:`offer`), and when (ms)."""
 
     # -- conditions -------------------------------------------------------------------------
 
@@ -185,16 +198,35 @@ class Transaction:
         """Create the task record and its queue entry; update the head; wake."""
         self.operations.append(["@enqueue", *_created(task)])
 
-    def offer(self, task: ReadyTask, worker: str, *, behind: bool, sync_ms: int, sticky_ms: int) -> None:
+    def offer(
+        self,
+        task: ReadyTask,
+        worker: str,
+        *,
+        behind: bool,
+        sync_ms: int,
+        sticky_ms: int,
+        slot: OpenSlot | None = None,
+    ) -> None:
         """As :meth:`enqueue`, but first to the worker that served the flow last, if that is better.
 
         ``worker`` is encoded, "" for none. It is preferred for ``sticky_ms`` while it is connected and
         no work of the same type is older than ``sync_ms`` in this partition or, says ``behind``, in
         another one (R28 to R33).
+
+        Into ``slot``, which is the worker's, it goes at once if nothing that the slot could take waits in
+        this partition, and no limits hold; ``handed_over`` tells.
         """
-        self.operations.append(
-            ["@offer", *_created(task), worker, "1" if behind else "0", str(sync_ms), str(sticky_ms)]
-        )
+        operation = [*_created(task), worker, "1" if behind else "0", str(sync_ms), str(sticky_ms)]
+        if slot is None:
+            self.operations.append(["@offer", *operation])
+        else:
+            self.operations.append(["@hand", *operation, slot.session, str(slot.version), slot.worker_id])
+
+    @property
+    def may_hand_over(self) -> bool:
+        """Whether the commit may give a task to a slot."""
+        return any(operation[0] == "@hand" for operation in self.operations)
 
     def unstick(self, task_id: str, excluding: str = "") -> None:
         """A ready task waits for one worker no longer. ``excluding`` is an encoded worker id."""

@@ -7,6 +7,7 @@ flows that are being stopped, tasks that were handed out and never came.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Final
 
 import structlog
@@ -26,9 +27,9 @@ LOOK_SECONDS: Final = 5.0
 class Audit:
     """One per node.
 
-    ``asking`` is held while a claim is under way, ``in_use`` says whether there are streams. ``running``
-    are the attempts on them, ``cancel(attempt id, reason)`` asks the worker of one to stop, ``repair``
-    gives back one that reached nobody.
+    Inside ``under_way`` nothing is on its way from the store to a slot. ``in_use`` says whether there
+    are streams. ``running`` are the attempts on them, ``cancel(attempt id, reason)`` asks the worker of one
+    to stop, ``repair`` gives back one that reached nobody.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class Audit:
         store: Store,
         may_act: Callable[[], bool],
         session: Callable[[], str],
-        asking: trio.Lock,
+        under_way: AbstractAsyncContextManager[object],
         *,
         in_use: Callable[[], bool],
         running: Callable[[], Sequence[RunningStep]],
@@ -46,7 +47,7 @@ class Audit:
         self._store = store
         self._may_act = may_act
         self._session = session
-        self._asking = asking
+        self._under_way = under_way
         self._in_use = in_use
         self._running = running
         self._cancel = cancel
@@ -83,7 +84,7 @@ class Audit:
         """
         session, keys = self._session(), self._store.keys
         stops, self._stops = self._stops, False
-        async with self._asking:
+        async with self._under_way:
             before = {step.task_id: step for step in self._running() if step.session == session}
             listed: dict[int, set[str]] = {}
 
@@ -109,7 +110,7 @@ class Audit:
     async def _return(self, partition: int, strangers: set[str]) -> None:
         # Between two claims: a task that is on its way here right now is no stranger, even if it was
         # one a moment ago (the attempt before may have timed out meanwhile).
-        async with self._asking:
+        async with self._under_way:
             left = await find_orphans(self._store, partition, self._session())
             known = {step.task_id for step in self._running()}
         for orphan in left.tasks if left is not None else ():

@@ -13,11 +13,13 @@ import trio
 
 from cluster.flows.finishing import ResultKind, Verdict
 from cluster.plain_numbers import number_problem
+from cluster.queues.hand_outs import HandedOut
 from cluster.queues.rpc_run import RpcEnd, RpcRun
-from cluster.queues.slot_claims import StepClaim
 from cluster.queues.slot_groups import Given, Slot
 from cluster.queues.slot_kind import SlotKind
 from cluster.queues.stream_workers import NameKind, Skills, StreamWorker, item
+from cluster.store.keys import QueueName
+from cluster.store.transaction import OpenSlot
 from nodes.streams.codec import ProtocolError
 from nodes.streams.core import (
     Beat,
@@ -63,11 +65,17 @@ _RPC_ENDS: Final = {
 class _Open:
     """A registered slot and what runs on it."""
 
+    connection: Connection
+    number: int
     slot: Slot
     step: RunningStep | None = None
     rpc: RpcRun | None = None
     released: bool = False
     """No stream any more, though the end of its task may still have to be settled."""
+
+    def takes(self, queue: QueueName, step_type: str) -> OpenSlot | None:
+        """Itself, if it gets free and may be given a step of its flow without a claim."""
+        return None if self.released else self.connection.open_slot(self, queue, step_type)
 
 
 class Connection:
@@ -190,7 +198,7 @@ class Connection:
             slot = Slot(
                 worker, self._skills, kind, partial(self._give, number), partial(self._give_rpc, number)
             )
-            self._open[number] = _Open(slot)
+            self._open[number] = _Open(self, number, slot)
             self._hub.opened(slot)
 
     def _forget(self, number: int) -> None:
@@ -205,7 +213,17 @@ class Connection:
 
     # -- tasks ------------------------------------------------------------------------------
 
-    def _give(self, number: int, claim: StepClaim) -> Given:
+    def open_slot(self, opened: _Open, queue: QueueName, step_type: str) -> OpenSlot | None:
+        """A slot whose task was reported and waits to be settled, if a step of the same flow may follow."""
+        worker = opened.slot.worker
+        if not self.core.gets_free(opened.number) or worker.rests_until > trio.current_time():
+            return None
+        if not _fits(worker, self._skills, NameKind.STEP, queue.queue, step_type):
+            return None
+        version = self._hub.matcher.may_hand_over(opened.slot, queue)
+        return None if version is None else OpenSlot(worker.worker_id, self._hub.session(), version)
+
+    def _give(self, number: int, claim: HandedOut) -> Given:
         opened = self._open.get(number)
         if opened is None:
             return Given.GONE
@@ -265,12 +283,16 @@ class Connection:
                 _STEP_ENDS[event.ending],
                 output=event.payload if completed else None,
                 failure=event.payload if event.ending is Ending.FAILED else None,
+                taker=opened if completed else None,
             )
             self._hub.settle(result, step, partial(self._settled, event.slot, completed))
 
     def _settled(self, number: int, completed: bool, verdict: Verdict) -> None:
         opened = self._open.get(number)
         if opened is None:
+            # Its slots were cut meanwhile.
+            if verdict.handed_out is not None and self._worker is not None:
+                self._hub.give_back(verdict.handed_out, self._worker.worker_id)
             return
         opened.step = None
         if completed and verdict.accepted:
@@ -278,10 +300,15 @@ class Connection:
         self._confirmed(number, verdict)
 
     def _confirmed(self, number: int, verdict: Verdict) -> None:
-        opened = self._open[number]
-        if self.core.confirm(number, verdict.accepted, verdict.reason):
+        opened, following = self._open[number], verdict.handed_out
+        free = self.core.confirm(number, verdict.accepted, verdict.reason)
+        if free and following is not None:
+            self._hub.matcher.hand_over(opened.slot, following)
+        elif free:
             self._hub.matcher.free(opened.slot)
         else:
+            if following is not None:
+                self._hub.give_back(following, opened.slot.worker.worker_id)
             self._forget(number)
         self.wake()
 

@@ -385,6 +385,12 @@ class ConnectionCore:
         if slot in self._slots:
             self._close(slot, reason)
 
+    def gets_free(self, slot: int) -> bool:
+        """Whether the slot is idle again once :meth:`confirm` was called, as far as can be told now."""
+        known = self._slots.get(slot)
+        settling = known is not None and known.state is SlotState.SETTLING
+        return settling and self.phase is Phase.OPEN and self.failure is None
+
     def is_settling(self, slot: int) -> bool:
         """Whether the end of the slot's task was reported and waits for :meth:`confirm`."""
         known = self._slots.get(slot)

@@ -20,9 +20,9 @@ from cluster.errors import StoreError
 from cluster.flows.finishing import ResultKind, StepResult, Verdict
 from cluster.membership.housekeeping import HeldPartition
 from cluster.queues.declines import Declines
+from cluster.queues.hand_outs import HandedOut
 from cluster.queues.presence import Presence
 from cluster.queues.served import Served, summarise
-from cluster.queues.slot_claims import StepClaim
 from cluster.queues.slot_groups import Slot
 from cluster.queues.slot_kind import SlotKind
 from cluster.queues.slots import SlotMatcher
@@ -110,7 +110,6 @@ class StreamHub:
         self.matching = matching
         self._max_message_bytes = max_message_bytes
         self._random = random
-        self.results = Results(engine)
         self.declines = Declines(store, self.session, matching.unsupported_type_cache_entries)
         self.presence = Presence(store, self.session)
         self.orphanage = Orphanage(store, self._fail_orphans)
@@ -122,16 +121,17 @@ class StreamHub:
             gate=gate,
             session=self.session,
             may_act=membership.may_act,
-            give_back=self._give_back,
+            give_back=self.give_back,
             unsure=lambda: self.audit.soon(),
             random=random,
             sync_seconds=matching.sync_match_wait,
         )
+        self.results = Results(engine, self.matcher.under_way)
         self.audit = Audit(
             store,
             membership.may_act,
             self.session,
-            self.matcher.asking,
+            self.matcher.under_way,
             in_use=lambda: bool(self._streams or self._running),
             running=lambda: [step for step, _ in self._running.values()],
             cancel=self._cancel,
@@ -370,6 +370,8 @@ class StreamHub:
 
         def done(verdict: Verdict) -> None:
             self._running.pop(step.attempt_id, None)
+            if verdict.unsure:
+                self.audit.soon()
             settled(verdict)
 
         self.results.settle(result, done)
@@ -411,8 +413,9 @@ class StreamHub:
         self._repaired += 1
         self.results.settle(orphan_result(orphan, ResultKind.RETURNED), _ignore)
 
-    def _give_back(self, claim: StepClaim, worker_id: str) -> None:
-        step = running_step(claim, worker_id, self.session())
+    def give_back(self, handed_out: HandedOut, worker_id: str) -> None:
+        """A step that was handed out reached nobody."""
+        step = running_step(handed_out, worker_id, self.session())
         self.results.settle(step.result(ResultKind.RETURNED), _ignore)
 
     async def _fail_orphans(self, orphans: Sequence[Orphan]) -> None:

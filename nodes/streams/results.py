@@ -13,6 +13,7 @@ import trio
 
 from cluster.errors import HeadraceError, StoreError
 from cluster.flows.finishing import HeartbeatVerdict, StepResult, Verdict
+from cluster.queues.hand_outs import UnderWay
 
 log = structlog.get_logger(__name__)
 
@@ -37,10 +38,13 @@ Settled = Callable[[Verdict], None]
 
 
 class Results:
-    """One per node; ``run`` must be running before anything is settled."""
+    """One per node; ``run`` must be running before anything is settled. The end of one step may bring the
+    next one, so it is noted in ``under_way``.
+    """
 
-    def __init__(self, engine: StepEngine) -> None:
+    def __init__(self, engine: StepEngine, under_way: UnderWay) -> None:
         self._engine = engine
+        self._under_way = under_way
         self._gathered: list[tuple[StepResult, Settled]] = []
         self._nursery: trio.Nursery | None = None
         self.pending = 0
@@ -73,6 +77,13 @@ class Results:
             await self._drained.wait()
 
     async def _flush(self) -> None:
+        await self._under_way.begin()
+        try:
+            await self._take_everything()
+        finally:
+            self._under_way.end()
+
+    async def _take_everything(self) -> None:
         gathered, self._gathered = self._gathered, []
         for start in range(0, len(gathered), BATCH):
             batch = gathered[start : start + BATCH]

@@ -8,8 +8,9 @@ import msgspec
 import orjson
 
 from cluster.flows.finishing import ResultKind, StepResult
+from cluster.flows.planning import Taker
+from cluster.queues.hand_outs import HandedOut
 from cluster.queues.rpc_run import RpcRun
-from cluster.queues.slot_claims import StepClaim
 from cluster.times import iso_ms
 from cluster.upkeep.orphans import Orphan
 
@@ -44,9 +45,13 @@ class RunningStep:
         return f"{self.task_id}{self.method[:1]}-{self.attempt}.{self.delivery}"
 
     def result(
-        self, kind: ResultKind, output: bytes | None = None, failure: bytes | None = None
+        self,
+        kind: ResultKind,
+        output: bytes | None = None,
+        failure: bytes | None = None,
+        taker: Taker | None = None,
     ) -> StepResult:
-        """The end of this attempt; ``output`` and ``failure`` are JSON."""
+        """The end of this attempt; ``output`` and ``failure`` are JSON, ``taker`` is the slot it ran on."""
         return StepResult(
             task_id=self.task_id,
             attempt=self.attempt,
@@ -57,17 +62,18 @@ class RunningStep:
             kind=kind,
             output=output,
             failure=None if failure is None else _failure(failure),
+            taker=taker,
         )
 
 
-def running_step(claim: StepClaim, worker_id: str, session: str) -> RunningStep:
-    """The attempt that a claim handed out."""
-    body = _step_body.decode(claim.body)
+def running_step(handed_out: HandedOut, worker_id: str, session: str) -> RunningStep:
+    """The attempt that was handed out."""
+    body = _step_body.decode(handed_out.body)
     return RunningStep(
-        task_id=claim.task_id,
-        partition=claim.partition,
-        attempt=claim.attempt,
-        delivery=claim.delivery,
+        task_id=handed_out.task_id,
+        partition=handed_out.partition,
+        attempt=handed_out.attempt,
+        delivery=handed_out.delivery,
         method=body.method,
         flow_type=body.flow_type,
         step_type=body.step_type,
@@ -89,7 +95,7 @@ def orphan_result(orphan: Orphan, kind: ResultKind) -> StepResult:
     )
 
 
-def step_task(claim: StepClaim, step: RunningStep) -> bytes:
+def step_task(handed_out: HandedOut, step: RunningStep) -> bytes:
     """The task of a step, as JSON."""
     more: dict[str, object] = {
         "task_id": step.task_id,
@@ -97,8 +103,8 @@ def step_task(claim: StepClaim, step: RunningStep) -> bytes:
         "attempt": step.attempt,
     }
     if step.attempt == 1:
-        more["first_attempt_at"] = iso_ms(claim.handed_out_ms)
-    return _joined(claim.body, more)
+        more["first_attempt_at"] = iso_ms(handed_out.handed_out_ms)
+    return _joined(handed_out.body, more)
 
 
 def rpc_task(run: RpcRun) -> bytes:

@@ -1,4 +1,4 @@
--- include: queues
+-- include: handing
 -- Applies transactions of one partition, each wholly or not at all.
 --
 -- KEYS[1]  any key of the partition (routes the script)
@@ -7,7 +7,9 @@
 -- ARGV[4..]  msgpack [ring key or "", request id or "", conditions, operations]
 --
 -- Returns one entry per transaction:
---   {1, heads, ticket, ..}  applied; the admission tickets of leases that it ended
+--   {1, ended, handed out}  applied
+--     ended       [heads, ticket, ...]: the admission tickets of leases that it ended
+--     handed out  [task, time in ms, ...]: new steps that went straight to a slot
 --   {2}                     this request id is among the run's last 16: applied earlier
 --   {0, index, actual}      condition `index` (from 0) does not hold; nothing was done
 --   {-1, text}              an internal error; the conditions held
@@ -124,6 +126,13 @@ local verbs = {
   ['@offer'] = function(o)
     offer(o[2], o[3], o[4], o[5], o[6], o[7], o[8], o[9], o[10], o[11], o[12], o[13], o[14], o[15])
   end,
+  ['@hand'] = function(o)
+    if may_hand_over(o[4], o[5], o[12], o[16], tonumber(o[17])) then
+      hand_over(o[2], o[3], o[4], o[5], o[6], o[7], o[8], o[9], o[10], o[11], o[18], o[16])
+    else
+      offer(o[2], o[3], o[4], o[5], o[6], o[7], o[8], o[9], o[10], o[11], o[12], o[13], o[14], o[15])
+    end
+  end,
   ['@unstick'] = function(o)
     unstick(o[2], o[3])
   end,
@@ -174,7 +183,7 @@ local function apply(tx)
     end
   end
   announce_write()
-  ended = { 1 }
+  ended, handed = {}, {}
   for _, o in ipairs(tx[4]) do
     local verb = verbs[o[1]]
     if verb then
@@ -189,7 +198,7 @@ local function apply(tx)
       redis.call('PUBLISH', PREFIX .. ':events:' .. string.match(ring, ':run:(.*)$'), '')
     end
   end
-  return ended
+  return { 1, ended, handed }
 end
 
 local replies = {}

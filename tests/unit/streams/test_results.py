@@ -12,6 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from cluster.errors import HeadraceError, OutcomeUnknown, StoreUnavailable
 from cluster.flows.finishing import HeartbeatVerdict, ResultKind, StepResult, Verdict
+from cluster.queues.hand_outs import UnderWay
 from nodes.streams.results import Results
 
 
@@ -48,7 +49,7 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 async def results(engine: FakeEngine, nursery: trio.Nursery) -> Results:
-    made = Results(engine)
+    made = Results(engine, UnderWay())
     await nursery.start(made.run)
     return made
 
