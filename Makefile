@@ -5,7 +5,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PYTEST_WORKERS ?= 2
 
-.PHONY: help demo test lint lint-deploy manifests bench chaos clean
+.PHONY: help demo test lint lint-deploy manifests docs bench chaos clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ lint-deploy: .venv/.ready-lint  ## what is under deploy/, by the tools that read
 manifests: .venv/bin/python  ## make deploy/kubernetes/headrace.yaml anew from the chart
 	@PYTHON=$(BIN)/python .ci/manifests >deploy/kubernetes/headrace.new
 	@mv deploy/kubernetes/headrace.new deploy/kubernetes/headrace.yaml
+
+docs: .venv/.ready-docs  ## the documentation as a site, in build/site
+	$(BIN)/zensical build --strict
 
 bench: .venv/.ready-test  ## measure this machine (see docs/benchmarks.md)
 	@.ci/need redis-server

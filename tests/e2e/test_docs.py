@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from cluster.settings.names import BY_KEY, WITHOUT_EFFECT
 from tests.e2e.programs import HEADRACE, TOP, environment, free_port_range, started
+from tests.e2e.reference import METRICS, REASONS, metrics_page, reasons_page, scrape
 from tests.e2e.settings_tables import up_to_date
 
 DOCUMENTS = sorted([*TOP.glob("*.md"), *TOP.glob("docs/*.md")])
@@ -39,7 +41,8 @@ class Machine:
         env = environment({"DURABLE_WORKFLOW_SERVER_URL": f"http://127.0.0.1:{self.port}"})
         env["PATH"] = f"{self.directory / 'bin'}:{env['PATH']}"
         done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", script],
+            ["bash", "-euo", "pipefail", "-s"],
+            input=script,
             cwd=self.directory,
             env=env,
             capture_output=True,
@@ -51,9 +54,9 @@ class Machine:
         return done.stdout
 
 
-@pytest.fixture(scope="module")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    directory = tmp_path_factory.mktemp("docs")
+@contextmanager
+def running_machine(directory: Path) -> Iterator[Machine]:
+    """A machine of its own, as far as a reader can tell."""
     binaries = directory / "bin"
     binaries.mkdir()
     modules = {"headrace": "-m nodes.cli.main", "dw": "-m nodes.cli.dw", "python": "", "python3": ""}
@@ -70,10 +73,21 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
         dev.wait()
 
 
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    with running_machine(tmp_path_factory.mktemp("docs")) as machine:
+        yield machine
+
+
+def save_programs(machine: Machine) -> None:
+    """Save the programs of the README where its commands look for them."""
+    for name, python in zip(("hello.py", "parcel.py"), blocks(TOP / "README.md", "python"), strict=True):
+        (machine.directory / name).write_text(python.replace(":8080", f":{machine.port}"))
+
+
 def test_the_readme_can_be_followed(machine: Machine) -> None:
     readme = TOP / "README.md"
-    for name, python in zip(("hello.py", "parcel.py"), blocks(readme, "python"), strict=True):
-        (machine.directory / name).write_text(python.replace(":8080", f":{machine.port}"))
+    save_programs(machine)
     shown = ""
     for block in blocks(readme, "sh"):
         if not any(line.startswith(SETS_UP) for line in block.splitlines()):
@@ -85,8 +99,18 @@ def test_the_readme_can_be_followed(machine: Machine) -> None:
     assert "status: completed\n" in shown
 
 
-def test_operations_commands_work(machine: Machine) -> None:
-    for block in blocks(TOP / "docs/operations.md", "sh"):
+def test_a_node_can_be_killed_in_the_first_hour(tmp_path: Path) -> None:
+    (block,) = blocks(TOP / "docs/first-hour.md", "sh")
+    with running_machine(tmp_path) as machine:
+        save_programs(machine)
+        assert machine.run(block).count("a kettle to Käthe\n") == 2
+        with pytest.raises(AssertionError, match="curl"):
+            machine.run("curl --fail --silent --show-error http://127.0.0.1:8081/api/live")
+
+
+@pytest.mark.parametrize("name", ["operations", "admission"])
+def test_commands_of_the_documents_work(machine: Machine, name: str) -> None:
+    for block in blocks(TOP / f"docs/{name}.md", "sh"):
         if not any(line.startswith(SETS_UP) for line in block.splitlines()):
             machine.run(block)
 
@@ -110,6 +134,14 @@ def test_files_named_in_the_text_exist(document: Path) -> None:
     named = re.findall(r"`((?:cluster|nodes|deploy|tests|docs)/[\w./-]*\w)`", document.read_text())
     for name in named:
         assert (TOP / name).exists(), f"{document.name} names {name}"
+
+
+def test_the_page_of_reasons_is_up_to_date() -> None:
+    assert REASONS.read_text() == reasons_page(), "run: python -m tests.e2e.reference"
+
+
+async def test_the_page_of_metrics_is_up_to_date(tmp_path: Path) -> None:
+    assert METRICS.read_text() == metrics_page(await scrape(tmp_path)), "run: python -m tests.e2e.reference"
 
 
 def test_operations_documents_every_setting() -> None:
