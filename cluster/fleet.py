@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from cluster.cohorts import cohort_of
+from cluster.paging import names_after
 from cluster.workers import Registration, decode_registration
 
 if TYPE_CHECKING:
@@ -64,6 +65,36 @@ class Fleet:
             views = [view for view in views if view.registration.task_queue == task_queue]
         wanted = [view for view in views if status is None or view.status is status]
         return sorted(wanted, key=lambda view: (-(view.last_heartbeat_ms or 0), view.registration.worker_id))
+
+    async def page(
+        self,
+        namespace: str,
+        size: int,
+        token: str | None,
+        *,
+        task_queue: str | None = None,
+        status: WorkerStatus | None = None,
+    ) -> tuple[list[WorkerView], str | None]:
+        """Up to ``size`` workers by id, and the token of the next page.
+
+        One that filters by status looks at up to SEARCH_LIMIT workers, so it may be short.
+        """
+        keys = self._store.keys
+        if task_queue is None:
+            ids = await self._store.call("HKEYS", keys.registrations(namespace), idempotent=True)
+        else:
+            ids = await self._store.call("ZRANGE", keys.fleet(namespace, task_queue), 0, -1, idempotent=True)
+        names = sorted(name.decode() for name in ids)
+        found: list[WorkerView] = []
+        following = token
+        for _ in range(max(1, SEARCH_LIMIT // size)):
+            part, following = names_after(names, following, size - len(found))
+            registered = await self._registrations(namespace, [name.encode() for name in part])
+            views = await self._views(namespace, registered)
+            found += [view for view in views if status is None or view.status is status]
+            if following is None or len(found) == size:
+                break
+        return found, following
 
     async def describe(self, namespace: str, worker_id: str) -> WorkerView | None:
         """One worker, or None."""

@@ -17,6 +17,7 @@ from cluster.workflows.decision import command_entry
 from cluster.workflows.events import EventType
 from cluster.workflows.history_bundle import RunRecord
 from cluster.workflows.hosting import ONLY_STEP
+from cluster.workflows.outlines import END_BYTES, WHOLE_BYTES, OutlinePage, outline
 from cluster.workflows.records import ActivityState, Lease, Run
 from cluster.workflows.storage import decode_info, decode_state, item_field, load
 
@@ -66,6 +67,7 @@ class HistoryPage:
     next_page_token: str | None
 
 
+RUNS_CHUNK: Final = 100
 HISTORY_CHUNK: Final = 1_000
 """Events read at once of a whole history, so that a long one does not hold up Redis."""
 _ACTIVITY_ENDS: Final = (
@@ -117,21 +119,28 @@ class Visibility:
             return None
         return _Instance(current.decode(), int(runs))
 
-    async def runs(self, namespace: str, workflow_id: str) -> list[RunView]:
-        """All kept runs of a workflow, oldest first. Raises Refused ``instance_not_found`` (404)."""
-        keys = self._store.keys
-        partition = partition_of_workflow(workflow_id, keys.partitions)
-        flat = await self._store.call("HGETALL", keys.workflow(partition, workflow_id), idempotent=True)
-        fields = {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
-        if fields.get("ns") != namespace:
+    async def runs(
+        self, namespace: str, workflow_id: str, *, after: int = 0, most: int | None = None
+    ) -> list[RunView]:
+        """The kept ones of ``most`` runs of a workflow (None: all) after number ``after``, oldest first.
+
+        Raises Refused ``instance_not_found`` (404).
+        """
+        instance = await self._instance(namespace, workflow_id)
+        if instance is None:
             raise not_found(workflow_id, None)
-        current, count = fields["run"], int(fields["runs"])
+        keys = self._store.keys
+        key = keys.workflow(partition_of_workflow(workflow_id, keys.partitions), workflow_id)
+        last = instance.runs if most is None else min(instance.runs, after + most)
         views = []
-        for number in range(1, count + 1):
-            snapshot = await load(self._store, fields.get(f"r{number}", ""))
-            if snapshot is not None:
-                run_id = snapshot.run.info.run_id
-                views.append(RunView(snapshot.run, count, run_id == current, None, snapshot.archived))
+        for first in range(after + 1, last + 1, RUNS_CHUNK):
+            numbers = range(first, min(first + RUNS_CHUNK, last + 1))
+            ids = await self._store.call("HMGET", key, *(f"r{number}" for number in numbers), idempotent=True)
+            for run_id in ids:
+                snapshot = None if run_id is None else await load(self._store, run_id.decode())
+                if snapshot is not None:
+                    is_current = run_id.decode() == instance.current
+                    views.append(RunView(snapshot.run, instance.runs, is_current, None, snapshot.archived))
         return views
 
     async def whole_history(self, run_id: str) -> tuple[Run, list[bytes]] | None:
@@ -229,6 +238,25 @@ class Visibility:
         )
         total = max(view.run.state.history_length, first + len(events))
         return HistoryPage(events, page_token(first + len(events), total) if events else None)
+
+    async def outline(
+        self, namespace: str, workflow_id: str, run_id: str, first: int, count: int
+    ) -> OutlinePage:
+        """``count`` events of a run from number ``first`` (from 1), in outline; a negative ``first`` counts
+        from the end. Raises Refused ``run_not_found`` (404).
+        """
+        await self.describe(namespace, workflow_id, run_id)
+        key = self._store.keys.history(
+            partition_of_workflow(workflow_id, self._store.keys.partitions), run_id
+        )
+        start = first - 1 if first > 0 else first
+        stop = -1 if start < 0 <= start + count else start + count - 1
+        total, sizes, texts, tails = await self._store.run(
+            "outline", [key], [start, stop, WHOLE_BYTES, END_BYTES], idempotent=True
+        )
+        number = start + 1 if start >= 0 else max(0, total + start) + 1
+        rows = zip(sizes, texts, tails, strict=True)
+        return OutlinePage([outline(number + place, *row) for place, row in enumerate(rows)], total)
 
     async def list_runs(
         self,

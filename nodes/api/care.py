@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from annotated_types import MaxLen
+from annotated_types import Ge, Le, MaxLen
 
 from cluster.errors import Refused
+from cluster.paging import page_start, page_token
 from cluster.times import iso_us
 from cluster.workflows.history_bundle import export
 from cluster.workflows.visibility import RunView
 from nodes.api.attribution import command_context
 from nodes.api.call import Call
-from nodes.api.fields import Fields, OptionalText, Trimmed
+from nodes.api.fields import Fields, Integer, OptionalText, Trimmed
 from nodes.api.operations import command_body, new_command_id, target
 from nodes.api.routes import Reply
+
+
+class _Runs(Fields):
+    page_size: Annotated[Annotated[int, Ge(1), Le(1000)] | None, Integer] = None
+    next_page_token: Annotated[str | None, Trimmed] = None
 
 
 class _Repair(Fields):
@@ -26,14 +32,18 @@ class _Archive(_Repair):
 
 
 async def list_runs(call: Call) -> Reply:
-    """``GET /api/workflows/{workflow_id}/runs``, oldest first."""
+    """``GET /api/workflows/{workflow_id}/runs``, oldest first; all of them without a ``page_size``."""
     workflow_id = call.parameters["workflow_id"]
-    views = await call.node.engine.runs(call.namespace, workflow_id)
+    wanted = call.query_fields(_Runs)
+    after = page_start(wanted.next_page_token or "") or 0
+    views = await call.node.engine.runs(call.namespace, workflow_id, after=after, most=wanted.page_size)
+    count = views[-1].run_count if views else 0
     return Reply(
         {
             "workflow_id": workflow_id,
-            "run_count": views[-1].run_count if views else 0,
+            "run_count": count,
             "runs": [_show(view) for view in views],
+            "next_page_token": page_token(after + wanted.page_size, count) if wanted.page_size else None,
         }
     )
 

@@ -14,6 +14,7 @@ from cluster.admission.standing import Budget, Load
 from cluster.errors import StoreError
 from cluster.fleet import WorkerStatus, WorkerView
 from cluster.ids import AttemptId, TaskKind, parse_task_id
+from cluster.paging import names_after
 from cluster.queues.overview import (
     EVERY_KIND,
     REDISPATCH_AFTER_SECONDS,
@@ -69,11 +70,24 @@ def slots_of(view: WorkerView, kind: TaskKind) -> int:
 
 async def all_queues(node: NodePort, namespace: str) -> tuple[list[str], QueueFacts]:
     """Every queue with tasks or workers, by name, and the facts about them."""
+    names, _, facts = await some_queues(node, namespace)
+    return list(names), facts
+
+
+async def some_queues(
+    node: NodePort, namespace: str, size: int | None = None, token: str | None = None, query: str = ""
+) -> tuple[Sequence[str], str | None, QueueFacts]:
+    """A page of the queues with tasks or workers whose names contain ``query``, by name; the token of the
+    next page; the facts about those of the page. Without ``size`` all are one page.
+    """
     views = await node.fleet.workers(namespace)
-    names = await queue_names(node.store, namespace, EVERY_KIND)
-    names |= {view.registration.task_queue for view in views}
-    names |= (await node.served.of_namespace(namespace)).keys()
-    return sorted(names), await gather(node, namespace, sorted(names), views)
+    known = await queue_names(node.store, namespace, EVERY_KIND)
+    known |= {view.registration.task_queue for view in views}
+    known |= (await node.served.of_namespace(namespace)).keys()
+    names, following = names_after(sorted(name for name in known if query in name), token, size)
+    shown = set(names)
+    views = [view for view in views if view.registration.task_queue in shown]
+    return names, following, await gather(node, namespace, names, views)
 
 
 async def gather(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le
 
 from cluster.admission.standing import counts
 from cluster.admission.why import Waiting, Worker, findings
@@ -12,18 +14,26 @@ from cluster.store.keys import QueueName, decode
 from cluster.times import iso_ms
 from cluster.workflows.storage import Snapshot, item_field, load
 from nodes.api.call import Call
-from nodes.api.fields import Fields, ShortText
+from nodes.api.fields import Fields, Integer, OptionalText, ShortText, Trimmed
 from nodes.api.queue_views import (
     QueueFacts,
-    all_queues,
     current_leases,
     gather,
     pollers,
     slots_of,
+    some_queues,
     summary,
 )
 from nodes.api.routes import Reply
 from nodes.api.waiting_tasks import explained, other_queue, task_not_found, why_step
+
+
+class _List(Fields):
+    """Without ``page_size`` the list is whole."""
+
+    query: OptionalText = None
+    page_size: Annotated[Annotated[int, Ge(1), Le(1000)] | None, Integer] = None
+    next_page_token: Annotated[str | None, Trimmed] = None
 
 
 class _Why(Fields):
@@ -32,9 +42,16 @@ class _Why(Fields):
 
 async def list_task_queues(call: Call) -> Reply:
     """``GET /api/task-queues``."""
-    names, facts = await all_queues(call.node, call.namespace)
+    wanted = call.query_fields(_List)
+    names, following, facts = await some_queues(
+        call.node, call.namespace, wanted.page_size, wanted.next_page_token, wanted.query or ""
+    )
     return Reply(
-        {"namespace": call.namespace, "task_queues": [_summary(call, facts, name) for name in names]}
+        {
+            "namespace": call.namespace,
+            "task_queues": [_summary(call, facts, name) for name in names],
+            "next_page_token": following,
+        }
     )
 
 

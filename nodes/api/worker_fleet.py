@@ -4,28 +4,46 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
+from annotated_types import Ge, Le
+
 from cluster.errors import Refused
 from cluster.fleet import WorkerStatus, WorkerView
 from cluster.times import iso_ms
 from nodes.api.call import Call
-from nodes.api.fields import Fields, OptionalText, Trimmed
+from nodes.api.fields import Fields, Integer, OptionalText, Trimmed
 from nodes.api.routes import Reply
 
 
 class _List(Fields):
     task_queue: OptionalText = None
     status: Annotated[WorkerStatus | None, Trimmed] = None
+    page_size: Annotated[Annotated[int, Ge(1), Le(1000)] | None, Integer] = None
+    next_page_token: Annotated[str | None, Trimmed] = None
 
 
 async def list_workers(call: Call) -> Reply:
-    """``GET /api/workers``; ``status`` filters by what is shown."""
+    """``GET /api/workers``; ``status`` filters by what is shown.
+
+    With a ``page_size`` they come by their ids, without it all at once, the one heard of last first.
+    """
     wanted = call.query_fields(_List)
-    views = await call.node.fleet.workers(call.namespace, task_queue=wanted.task_queue, status=wanted.status)
+    fleet, following = call.node.fleet, None
+    if wanted.page_size is None:
+        views = await fleet.workers(call.namespace, task_queue=wanted.task_queue, status=wanted.status)
+    else:
+        views, following = await fleet.page(
+            call.namespace,
+            wanted.page_size,
+            wanted.next_page_token,
+            task_queue=wanted.task_queue,
+            status=wanted.status,
+        )
     return Reply(
         {
             "namespace": call.namespace,
             "workers": [show_worker(view) for view in views],
             "stale_after_seconds": call.node.settings.worker_stale_after_seconds,
+            "next_page_token": following,
         }
     )
 

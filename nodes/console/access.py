@@ -62,6 +62,12 @@ class Access:
         """Whether the routing table lets the person use a route."""
         return may_use(self.principal, _ROUTES[method, template])
 
+    def demand(self, method: str, template: str) -> None:
+        """Raises ApiRefusal (403) unless the person may use a route: for pages that read beside it."""
+        if not self.may(method, template):
+            message = "The credential's role may not see this."
+            raise ApiRefusal(403, {"reason": "forbidden", "message": message})
+
     async def get(self, template: str, path: Mapping[str, str] = _NOTHING, **query: str | int | None) -> Any:
         """The body of a GET. ``path`` fills the template; None and "" leave a query field out.
 
