@@ -21,6 +21,7 @@ class Connection:
 
     def __init__(self, stream: trio.SocketStream, host: str) -> None:
         self._stream = stream
+        self.requests = self.received = 0
         fixed = {"Host": host, "Content-Type": "application/json", **HEADERS}
         self._head = "".join(f"{name}: {value}\r\n" for name, value in fixed.items()).encode()
 
@@ -32,6 +33,7 @@ class Connection:
 
     async def exchange(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """Status and JSON body of the answer, whatever it says."""
+        self.requests += 1
         data = orjson.dumps(body)
         head = b"POST /api%b HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n" % (
             path.encode(),
@@ -54,6 +56,7 @@ class Connection:
         chunk = await self._stream.receive_some(65536)
         if not chunk:
             raise AssertionError("the node closed the connection")
+        self.received += len(chunk)
         return bytes(chunk)
 
     # -- what a worker does -----------------------------------------------------------------
@@ -87,15 +90,33 @@ class Connection:
         task: dict[str, Any] | None = answer["task"]
         return task
 
-    async def complete_workflow(self, task: dict[str, Any], *commands: dict[str, Any]) -> dict[str, Any]:
+    async def page(self, task: dict[str, Any], token: str) -> dict[str, Any]:
+        """A further page of the history of a leased task."""
+        return await self.post(
+            f"/worker/workflow-tasks/{task['task_id']}/history",
+            {
+                "lease_owner": task["lease_owner"],
+                "workflow_task_attempt": task["workflow_task_attempt"],
+                "next_history_page_token": token,
+            },
+        )
+
+    async def complete_workflow(
+        self, task: dict[str, Any], *commands: dict[str, Any], **more: Any
+    ) -> dict[str, Any]:
         return await self.post(
             f"/worker/workflow-tasks/{task['task_id']}/complete",
             {
                 "lease_owner": task["lease_owner"],
                 "workflow_task_attempt": task["workflow_task_attempt"],
                 "commands": commands,
+                **more,
             },
         )
+
+    async def signal(self, workflow_id: str, name: str) -> None:
+        status, answer = await self.exchange(f"/workflows/{workflow_id}/signal/{name}", {"input": ["in"]})
+        assert status == 202, answer
 
     async def complete_activity(self, task: dict[str, Any]) -> None:
         await self.post(
