@@ -15,6 +15,7 @@ from nodes.api.app import create_app
 from nodes.api.limits import ListenerLimits
 from nodes.api.metrics import Metrics
 from nodes.api.pipeline import Pipeline
+from nodes.api.providers import provided_access
 from nodes.api.serving import Address, open_listener, tune_gc
 from nodes.api.serving import serve as serve_http
 from nodes.console.front import open_console
@@ -34,6 +35,7 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[str] = trio.
 
     Reports the URL it listens on once it serves.
     """
+    provided_access(settings)
     stop, drained = trio.Event(), trio.Event()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as outer:

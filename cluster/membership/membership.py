@@ -22,6 +22,7 @@ from cluster.membership.bell import Bell
 from cluster.membership.burials import Burials
 from cluster.membership.fence import Fence, boottime
 from cluster.membership.housekeeping import HeldPartition, Housekeep
+from cluster.membership.namesakes import Namesakes
 from cluster.membership.partitions import PartitionKeeper, Tenure
 from cluster.membership.sessions import (
     Buried,
@@ -93,6 +94,7 @@ class Membership:
         self._stopped = trio.Event()
         self._running = self._leaving = False
         self._sharing: frozenset[str] = frozenset()
+        self._namesakes = Namesakes(info.name, self._timing.session_ttl)
         self._bell = Bell()
         self._fenced_hooks: list[Callable[[str], None]] = []
         self._renewals = self._failed = self._fenced = 0
@@ -240,6 +242,9 @@ class Membership:
             for session in roll.live
             if session.expires_in > self._timing.session_ttl - self._timing.quiet
         )
+        renewed = [session for session in roll.live if session.incarnation in sharing]
+        for session in self._namesakes.look(renewed, self.incarnation, self._now()):
+            _log.warning("node_name_in_use", name=self._info.name, address=session.info.address)
         if sharing != self._sharing:
             _log.info("members_changed", members=sorted(sharing))
             self._sharing = sharing

@@ -65,7 +65,21 @@ def load_settings(
         for key, value in given.items()
         if (reason := ignored(key, value.value)) is not None
     ]
+    notes += _shared_secrets(settings)
     return settings.annotated(origins, (*(problem.text for problem in problems), *notes))
+
+
+def _shared_secrets(settings: Settings) -> list[str]:
+    """A shared secret that is also that of a role lets its holders be nothing but that role."""
+    found = []
+    for shared, roles in (("auth_token", "_token"), ("signature_key", "_signature_key")):
+        secret = getattr(settings, shared)
+        found += [
+            f"DW_{shared.upper()} equals DW_{role.upper()}{roles.upper()}: who holds it is only {role}"
+            for role in ("worker", "operator", "admin")
+            if secret and getattr(settings, f"{role}{roles}") == secret
+        ]
+    return found
 
 
 def _nested(given: Mapping[str, Given]) -> dict[str, Any]:

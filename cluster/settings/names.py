@@ -38,6 +38,27 @@ BY_VARIABLE: Mapping[str, Name] = MappingProxyType({n.variable: n for n in BY_KE
 
 CONFIG_VARIABLE = "HEADRACE_CONFIG"
 
+# Old names of an environment written for another server; what DW_X says wins.
+LEGACY: Mapping[str, str] = MappingProxyType(
+    {
+        f"WORKFLOW_SERVER_{variable.removeprefix('DW_')}": variable
+        for variable in BY_VARIABLE
+        if variable.startswith("DW_") and not variable.startswith("DW_V2_")
+    }
+    | {
+        "WORKFLOW_SERVER_ID": "DW_SERVER_ID",
+        "WORKFLOW_TASK_TIMEOUT": "DW_WORKFLOW_TASK_TIMEOUT",
+        "ACTIVITY_TASK_TIMEOUT": "DW_ACTIVITY_TASK_TIMEOUT",
+        "WORKFLOW_MAX_HISTORY_EVENTS": "DW_MAX_HISTORY_EVENTS",
+        "WORKFLOW_HISTORY_RETENTION_DAYS": "DW_HISTORY_RETENTION_DAYS",
+        "WORKFLOW_MAX_PAYLOAD_BYTES": "DW_MAX_PAYLOAD_BYTES",
+        "WORKFLOW_MAX_MEMO_BYTES": "DW_MAX_MEMO_BYTES",
+        "WORKFLOW_MAX_SEARCH_ATTRIBUTES": "DW_MAX_SEARCH_ATTRIBUTES",
+        "WORKFLOW_MAX_PENDING_ACTIVITIES": "DW_MAX_PENDING_ACTIVITIES",
+        "WORKFLOW_MAX_PENDING_CHILDREN": "DW_MAX_PENDING_CHILDREN",
+    }
+)
+
 # The dw client reads these; a server started in the same shell must not stumble over them.
 CLIENT_VARIABLES = frozenset({"DW_ENV", "DW_CONFIG_HOME", "DW_SERVER_URL"})
 
@@ -57,8 +78,6 @@ WITHOUT_EFFECT: Mapping[str, str] = MappingProxyType(
         "DW_POLLING_CACHE_PATH": _STORE,
         "DW_EXPIRED_WORKFLOW_TASK_RECOVERY_SCAN_LIMIT": "expired leases are timers, not scanned for",
         "DW_EXPIRED_WORKFLOW_TASK_RECOVERY_TTL_SECONDS": "expired leases are timers, not scanned for",
-        "DW_EXPOSE_PACKAGE_PROVENANCE": _ABSENT,
-        "DW_PACKAGE_PROVENANCE_PATH": _ABSENT,
         "DW_EXTERNAL_EXECUTOR_CONFIG_PATH": _ABSENT,
         "DW_EXTERNAL_EXECUTOR_CONFIG_OVERLAY": _ABSENT,
     }
@@ -75,9 +94,4 @@ WITHOUT_EFFECT: Mapping[str, str] = MappingProxyType(
         )
     }
     | {"DW_V2_UPDATE_WAIT_POLL_INTERVAL_MS": "whoever waits for an update is told when it is over"}
-)
-
-# Accepting these silently would change what a user relies on, so they are refused with a reason.
-REFUSED: Mapping[str, str] = MappingProxyType(
-    {"DW_AUTH_PROVIDER": "custom authentication providers are not supported; use DW_AUTH_DRIVER"}
 )

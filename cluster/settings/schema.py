@@ -22,6 +22,7 @@ from cluster.settings.values import (
     Durability,
     Duration,
     HeaderName,
+    ImportPath,
     JsonObject,
     KeyPrefix,
     LabelLimit,
@@ -169,6 +170,8 @@ class Settings(BaseModel):
     admin_signature_key: str | None = _secret("signature key of administrators")
     auth_backward_compatible: bool = _dw(True, "accept the shared token or key beside the roles'")
 
+    auth_provider: ImportPath | None = _dw(None, "MODULE:NAME of code of your own that replaces auth_driver")
+
     trust_forwarded_attribution_headers: bool = _dw(
         False, "believe the four headers below: every client comes through a gateway that sets them"
     )
@@ -248,6 +251,10 @@ class Settings(BaseModel):
         10, "how long the caller of an update waits when it does not say, 1 to 50"
     )
 
+    expose_package_provenance: bool = _dw(False, "show the file below in cluster info, to administrators")
+    package_provenance_path: str = _dw(
+        ".package-provenance", "what was built into this installation, best as JSON"
+    )
     compression_enabled: bool = _dw(True, "compress large responses for clients that ask")
     metrics_workflow_task_failure_type_limit: LabelLimit = _dw(20, "workflow types a metric names, 1 to 100")
     bootstrap_retries: CountOrZero = _dw(0, "how often a start tries again to reach Redis; 0: fail at once")
@@ -294,6 +301,21 @@ class Settings(BaseModel):
                 f"DW_AUTH_DRIVER=none on {public[0]} would let everybody in: listen on 127.0.0.1,"
                 " set DW_AUTH_DRIVER=token with DW_AUTH_TOKEN, or set HEADRACE_FORCE_NO_AUTH=true"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _roles_differ(self) -> Self:
+        for kind, text in (("token", "token"), ("signature_key", "signature key")):
+            names = [f"{role}_{kind}" for role in ("worker", "operator", "admin")]
+            seen: dict[str, str] = {}
+            for name in names:
+                secret = getattr(self, name)
+                if secret and secret in seen:
+                    raise ValueError(
+                        f"DW_{seen[secret].upper()} and DW_{name.upper()} are the same {text}:"
+                        " nobody could tell the two roles apart; give each its own"
+                    )
+                seen[secret] = name
         return self
 
     @model_validator(mode="after")

@@ -16,7 +16,7 @@ from cluster.settings.names import (
     BY_VARIABLE,
     CLIENT_VARIABLES,
     CONFIG_VARIABLE,
-    REFUSED,
+    LEGACY,
     WITHOUT_EFFECT,
 )
 from cluster.settings.origins import Given, Origin, Source
@@ -117,8 +117,11 @@ def read_environment(environ: Mapping[str, str]) -> tuple[dict[str, Given], list
         name = BY_VARIABLE.get(variable)
         if name is not None:
             given[name.key] = Given(value, origin)
-        elif variable in REFUSED:
-            problems.append(Problem(f"{variable}={value!r}: {REFUSED[variable]}"))
+        elif variable in LEGACY:
+            renamed = LEGACY[variable]
+            problems.append(Problem(f"{variable} is an old name: rename it to {renamed}", warning=True))
+            if not environ.get(renamed, "").strip():
+                given[BY_VARIABLE[renamed].key] = Given(value, origin)
         elif secret := _secret_of_file(variable):
             key = BY_VARIABLE[secret].key
             if environ.get(secret, "").strip():

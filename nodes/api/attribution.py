@@ -58,22 +58,23 @@ def _caller(settings: Settings, request: Request) -> dict[str, str]:
 
 
 def _auth(settings: Settings, principal: Principal | None, request: Request) -> dict[str, Any]:
-    if principal is None or principal.method is AuthDriver.NONE:
+    if principal is None or principal.method == AuthDriver.NONE:
         auth: dict[str, Any] = {"status": "not_configured", "method": AuthDriver.NONE.value}
     else:
-        auth = {"status": "authorized", "method": principal.method.value}
+        auth = {"status": "authorized", "method": str(principal.method)}
     if settings.trust_forwarded_attribution_headers:
         auth["status"] = _header(request, settings.auth_status_header) or auth["status"]
         auth["method"] = _header(request, settings.auth_method_header) or auth["method"]
     if principal is not None:
+        roles = [role.value for role in principal.all_roles]
         auth |= {
             "role": principal.role.value,
-            "roles": [principal.role.value],
+            "roles": roles,
             "principal": {
                 "subject": principal.subject,
-                "roles": [principal.role.value],
-                "tenant": None,
-                "claims": {},
+                "roles": roles,
+                "tenant": principal.tenant,
+                "claims": dict(principal.claims),
                 "legacy_full_access": principal.full_access,
             },
         }

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
 
 from cluster.errors import Refused
 from cluster.settings.schema import AuthDriver, Settings
@@ -21,12 +21,22 @@ _SCHEME: Final = "bearer "
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """An authenticated caller. ``full_access`` passes every role check."""
+    """An authenticated caller. ``full_access`` passes every role check.
+
+    ``roles``, ``tenant`` and ``claims`` are what a provider of the operator's own adds.
+    """
 
     subject: str
     role: Role
-    method: AuthDriver
+    method: str
     full_access: bool = False
+    roles: tuple[Role, ...] = ()
+    tenant: str | None = None
+    claims: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def all_roles(self) -> list[Role]:
+        return sorted({self.role, *self.roles})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,9 @@ def _collect(
 
 
 def credentials(settings: Settings) -> Credentials:
-    """The secrets the configured driver compares with."""
+    """The secrets the configured driver compares with; none where a provider decides."""
+    if settings.auth_provider is not None:
+        return Credentials((), None)
     if settings.auth_driver is AuthDriver.SIGNATURE:
         return _collect(
             settings,

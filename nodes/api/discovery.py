@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final
 
 import trio
@@ -18,18 +19,20 @@ from cluster.times import iso_seconds
 from cluster.version import VERSION
 from cluster.workers import RECEIPT_SECONDS
 from cluster.workflows.commands import COMMAND_TYPES
-from nodes.api import compression
-from nodes.api.auth import credentials
+from nodes.api import bridges, compression, documents
+from nodes.api.auth import Principal, credentials
 from nodes.api.call import Call
 from nodes.api.fleet_info import task_repair, worker_fleet
 from nodes.api.ports import NodePort
-from nodes.api.routes import Reply
+from nodes.api.routes import Reply, Role
 from nodes.api.versions import CONTROL_VERSION, WORKER_VERSION
 from nodes.streams.versions import VERSIONS as STREAM_VERSIONS
 
 HISTORY_COMPRESSION_THRESHOLD: Final = 50
 PROBE_SECONDS: Final = 1.5
 """Longest time a health or readiness check waits for the store."""
+
+_PROVENANCE_BYTES: Final = 64 * 1024
 
 _AUTH_COMPOSITION: Final[Mapping[str, Any]] = {
     "schema": "durable-workflow.v2.auth-composition.contract",
@@ -157,6 +160,7 @@ async def cluster_info(call: Call) -> Reply:
     capabilities = server_capabilities(settings)
     return Reply(
         {
+            **_provenance(settings, call.principal),
             "server_id": settings.server_id,
             "version": VERSION,
             "default_namespace": settings.default_namespace.lower(),
@@ -172,6 +176,7 @@ async def cluster_info(call: Call) -> Reply:
                 "schedules": True,
                 "standalone_activities": True,
                 "search_attributes": True,
+                "bridge_adapter_outcome_contract": True,
                 "flows": True,
                 "worker_streams": True,
                 "payload_codec_envelope": True,
@@ -192,6 +197,7 @@ async def cluster_info(call: Call) -> Reply:
             "structural_limits": asdict(call.node.engine.limits),
             "worker_fleet": await worker_fleet(call),
             "task_repair": await task_repair(call),
+            "bridge_adapter_outcome_contract": bridges.CONTRACT,
             "client_compatibility": _client_compatibility(),
             "auth_composition_contract": _AUTH_COMPOSITION,
             "control_plane": {
@@ -217,6 +223,22 @@ async def cluster_info(call: Call) -> Reply:
 async def live(call: Call) -> Reply:
     """``GET /api/live``: this process answers, whatever its store does. A probe that restarts asks this."""
     return Reply({"status": "live", "timestamp": iso_seconds(call.node.clock.now_ms())})
+
+
+def _provenance(settings: Settings, principal: Principal | None) -> dict[str, Any]:
+    """What was built into this installation, for administrators, if the operator wants it shown."""
+    if not settings.expose_package_provenance or principal is None:
+        return {}
+    if not principal.full_access and Role.ADMIN not in principal.all_roles:
+        return {}
+    try:
+        text = Path(settings.package_provenance_path).read_bytes()[:_PROVENANCE_BYTES]
+    except OSError:
+        return {}
+    try:
+        return {"package_provenance": documents.read(text)}
+    except documents.DocumentError:
+        return {"package_provenance": {"text": text.decode("utf-8", "replace")}}
 
 
 async def health(call: Call) -> Reply:
@@ -309,6 +331,8 @@ async def _probe(node: NodePort) -> str:
 
 def _auth(settings: Settings) -> dict[str, Any]:
     driver = settings.auth_driver
+    if settings.auth_provider is not None:  # one that cannot be loaded keeps a node from starting
+        return {"status": "ok", "driver": "custom", "provider": settings.auth_provider}
     if driver is AuthDriver.NONE or credentials(settings).usable:
         return {"status": "ok", "driver": driver.value}
     name = "DW_SIGNATURE_KEY" if driver is AuthDriver.SIGNATURE else "DW_AUTH_TOKEN"

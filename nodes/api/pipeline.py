@@ -24,7 +24,8 @@ from nodes.api.messages import Request, Response
 from nodes.api.metrics import Metrics
 from nodes.api.paths import parse_query, split_path
 from nodes.api.ports import NodePort
-from nodes.api.routes import Match, Plane, Reply, Router
+from nodes.api.providers import provided_access
+from nodes.api.routes import Match, Plane, Reply, Route, Router
 from nodes.api.table import ROUTES
 from nodes.api.versions import check_version
 
@@ -68,7 +69,8 @@ class Pipeline:
         self._metrics = metrics
         self._for_workers = for_workers
         self._router = router or Router(ROUTES)
-        self._authenticator = authenticator(node.settings)
+        self._provided = provided_access(node.settings)
+        self._authenticator = self._provided or authenticator(node.settings)
         self._envelopes = Envelopes(server_capabilities(node.settings))
         self._operations = frozenset(route.operation for route in self._router.routes if route.operation)
 
@@ -134,7 +136,7 @@ class Pipeline:
         principal: Principal | None = None
         if not route.public:
             principal = known or self._authenticator.authenticate(request)
-            authorize(principal, route)
+            self._authorize(exchange, route, principal, document, provided=known is None)
         if route.versioned:
             self._say(exchange, "error")
             check_version(exchange.plane, request)
@@ -164,6 +166,18 @@ class Pipeline:
             )
         )
         return self._wrap(exchange, reply)
+
+    def _authorize(
+        self, exchange: Exchange, route: Route, principal: Principal, document: Any, *, provided: bool
+    ) -> None:
+        """Raises Refused (403). Who logged in at this node is judged by role alone."""
+        if self._provided is None or not provided:
+            authorize(principal, route)
+            return
+        request = exchange.request
+        namespace = self._namespace(request, parse_query(request.query_string))
+        parameters = exchange.match.parameters
+        self._provided.authorize(principal, route, request, parameters, document, namespace)
 
     def _namespace(self, request: Request, query: dict[str, str]) -> str:
         named = request.header(b"x-namespace") or query.get("namespace", "").strip()

@@ -7,12 +7,14 @@ from typing import Final
 from nodes.api import (
     activity_tasks,
     admission,
+    bridges,
     build_ids,
     care,
     cluster_views,
     debugging,
     discovery,
     flows,
+    front,
     namespaces,
     openapi,
     queries,
@@ -102,6 +104,7 @@ def _worker(method: str, path: str, handler: Handler, *, polls: bool = False) ->
 
 
 ROUTES: Final = (
+    _public("/", front.front),
     _public("/metrics", _metrics),
     _public("/openapi.json", _openapi),
     _public("/api/health", discovery.health, for_workers=True),
@@ -139,6 +142,7 @@ ROUTES: Final = (
     *_commands("terminate", "terminate", workflow_commands.terminate),
     _workflows("POST", "/{workflow_id}/query/{query_name}", "query", queries.query),
     _workflows("POST", "/{workflow_id}/runs/{run_id}/query/{query_name}", "query", queries.query),
+    _control("POST", "bridge-adapters/webhook/{adapter}", OPERATORS, bridges.webhook),
     _control("GET", "system/metrics", ADMINS, system_metrics.metrics),
     _control("GET", "system/operator-metrics", ADMINS, system_metrics.operator_metrics),
     _control("GET", "system/repair", ADMINS, system.repair_status),

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Final
 from annotated_types import Ge, Le, MaxLen
 from pydantic import StringConstraints
 
+from cluster import payloads
 from cluster.workflows import client_commands
-from cluster.workflows.client_answers import Target
+from cluster.workflows.client_answers import Check, Target
 from cluster.workflows.client_commands import ClientCommand, CommandKind, Scope
 from cluster.workflows.records import Payload, Run
 from nodes.api import update_validations
@@ -47,24 +48,37 @@ async def signal(call: Call) -> Reply:
     name = operation_name(call, "signal_name")
     body = call.fields(_Signal)
     command = _command(call, CommandKind.SIGNAL, body, name=name, input=read_arguments(body.input))
+    check = signal_check(call, command)
+    return Reply(_shown(await call.node.engine.command(_target(call), command, check)), 202)
+
+
+def signal_check(call: Call, command: ClientCommand) -> Check:
+    """Refuses (404) a signal that no handler of the run's workers takes."""
 
     async def known(run: Run) -> None:
         handlers = await call.node.contracts.handlers(
             run.info.namespace, run.info.task_queue, run.info.workflow_type
         )
-        if handlers is not None and name not in handlers.signals:
-            text = f"The workflow has no signal {name!r}."
+        if handlers is not None and command.name not in handlers.signals:
+            text = f"The workflow has no signal {command.name!r}."
             raise client_commands.rejected(run, command, "unknown_signal", text, status=404)
 
-    return Reply(_shown(await call.node.engine.command(_target(call), command, known)), 202)
+    return known
 
 
 async def update(call: Call) -> Reply:
     """``POST /api/workflows/{workflow_id}[/runs/{run_id}]/update/{update_name}``."""
     name = operation_name(call, "update_name")
     body = call.fields(_Update, also=_legacy(call.body))
-    arguments = read_arguments(body.input)
-    command = _command(call, CommandKind.UPDATE, body, name=name, input=arguments)
+    command = _command(call, CommandKind.UPDATE, body, name=name, input=read_arguments(body.input))
+    check = update_check(call, command)
+    answer = _shown(await call.node.engine.command(_target(call), command, check))
+    answer["wait_for"] = body.wait_for or "accepted"
+    return await _await_update(call, answer, body)
+
+
+def update_check(call: Call, command: ClientCommand) -> Check:
+    """Refuses an update that no handler takes (404), or that its validator in a worker rejects."""
 
     async def known(run: Run) -> None:
         handlers = await call.node.contracts.handlers(
@@ -72,15 +86,14 @@ async def update(call: Call) -> Reply:
         )
         if handlers is None or run.state.status.closed:
             return
-        if name not in handlers.updates:
-            text = f"The workflow has no update {name!r}."
+        if command.name not in handlers.updates:
+            text = f"The workflow has no update {command.name!r}."
             raise client_commands.rejected(run, command, "unknown_update", text, status=404)
-        if name in handlers.validators and not await call.node.engine.is_kept(run, command):
-            await update_validations.validate(call, run, name, arguments)
+        if command.name in handlers.validators and not await call.node.engine.is_kept(run, command):
+            arguments = command.input or payloads.encode([])
+            await update_validations.validate(call, run, command.name, arguments)
 
-    answer = _shown(await call.node.engine.command(_target(call), command, known))
-    answer["wait_for"] = body.wait_for or "accepted"
-    return await _await_update(call, answer, body)
+    return known
 
 
 async def cancel(call: Call) -> Reply:

@@ -79,7 +79,8 @@ def serve(
     from nodes.logging import configure_logging
     from nodes.serve import serve as serve_node
 
-    if settings.auth_driver is not AuthDriver.NONE and not credentials(settings).usable:
+    driven = settings.auth_provider is None and settings.auth_driver is not AuthDriver.NONE
+    if driven and not credentials(settings).usable:
         wanted = "DW_SIGNATURE_KEY" if settings.auth_driver is AuthDriver.SIGNATURE else "DW_AUTH_TOKEN"
         complain(f"warning: nobody will be let in: set {wanted} or those of the single roles")
     configure_logging(settings.log_level, settings.log_format, node=settings.node_name)
@@ -147,6 +148,38 @@ def _print_table(table: list[Row]) -> None:
         style = "dim" if row.origin == "default" else ""
         view.add_row(row.key, _text(row), row.origin, style=style)
     Console().print(view)
+
+
+NamespaceOption = Annotated[
+    str | None, typer.Option("--namespace", metavar="NAME", help="only this namespace; default: all")
+]
+LimitOption = Annotated[int, typer.Option("--limit", min=1, max=100, help="at most so many a namespace")]
+
+
+@app.command("history:prune")
+def history_prune(
+    namespace: NamespaceOption = None,
+    limit: LimitOption = 100,
+    redis_url: RedisOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Remove closed runs past their retention now; nodes do it by themselves."""
+    from nodes.cli.passes import Scope, prune
+
+    run_program(partial(prune, _settings(config, None, redis_url, None), Scope(namespace, limit)))
+
+
+@app.command("activity:timeout-enforce")
+def activity_timeout_enforce(
+    namespace: NamespaceOption = None,
+    limit: LimitOption = 100,
+    redis_url: RedisOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Enforce deadlines of activities that have come; nodes do it by themselves."""
+    from nodes.cli.passes import Scope, enforce_timeouts
+
+    run_program(partial(enforce_timeouts, _settings(config, None, redis_url, None), Scope(namespace, limit)))
 
 
 @app.command()

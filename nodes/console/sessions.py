@@ -46,12 +46,13 @@ class Sessions:
     def __init__(self, secret: SharedSecret, settings: Settings) -> None:
         self._secret = secret
         self._driver = settings.auth_driver
+        self._provided = settings.auth_provider is not None
         self._credentials = credentials(settings)
 
     @property
     def is_open(self) -> bool:
         """Whether nobody has to log in."""
-        return self._driver is AuthDriver.NONE
+        return self._driver is AuthDriver.NONE and not self._provided
 
     async def of(self, request: Request) -> Session:
         """The session of a request; a new one when it has none, or one that is over. Raises StoreError."""

@@ -13,6 +13,7 @@ from cluster.settings.schema import AuthDriver
 from nodes.api.auth import authenticator
 from nodes.api.messages import Request, Response
 from nodes.api.ports import NodePort
+from nodes.api.providers import provided_access
 from nodes.api.routes import WORKERS
 from nodes.streams.hub import StreamHub
 from nodes.streams.versions import VERSION, VERSIONS
@@ -29,7 +30,7 @@ class StreamDoor:
     def __init__(self, node: NodePort, hub: StreamHub) -> None:
         self._node = node
         self.hub = hub
-        self._authenticator = authenticator(node.settings)
+        self._authenticator = provided_access(node.settings) or authenticator(node.settings)
 
     async def admit(self, request: Request) -> str | Response:
         """The namespace of the stream, or the response that refuses it."""
@@ -42,10 +43,11 @@ class StreamDoor:
             return _refused(Refused(error.reason, "The store is not reachable.", status=503))
 
     async def _namespace(self, request: Request) -> str:
-        if self._node.settings.auth_driver is AuthDriver.SIGNATURE:
+        settings = self._node.settings
+        if settings.auth_driver is AuthDriver.SIGNATURE and settings.auth_provider is None:
             raise Refused("unauthorized", "A stream cannot be signed; use tokens.", status=401)
         principal = self._authenticator.authenticate(request)
-        if not principal.full_access and principal.role not in WORKERS:
+        if not principal.full_access and WORKERS.isdisjoint(principal.all_roles):
             raise Refused("forbidden", "The credential's role may not open streams.", status=403)
         _check_versions(request)
         named = request.header(b"x-namespace") or self._node.settings.default_namespace

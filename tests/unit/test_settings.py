@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cluster.errors import SettingsError
 from cluster.settings import Settings, load_settings
-from cluster.settings.names import BY_KEY, BY_VARIABLE, REFUSED, WITHOUT_EFFECT
+from cluster.settings.names import BY_KEY, BY_VARIABLE, LEGACY, WITHOUT_EFFECT
 from cluster.settings.report import rows
 from cluster.settings.values import is_loopback, mask_url, split_listen
 
@@ -252,7 +252,8 @@ def test_no_authentication_on_loopback(listen: str) -> None:
 
 
 def test_rows_show_every_setting_and_no_secret() -> None:
-    secrets = {name.variable: "hunter2" for name in BY_KEY.values() if name.secret and name.variable}
+    named = [name.variable for name in BY_KEY.values() if name.secret and name.variable]
+    secrets = {variable: f"hunter2{number}" for number, variable in enumerate(named)}
     secrets["REDIS_URL"] = "rediss://me:hunter2@redis.example:7000/1"
     settings = load_settings(environ=secrets)
     table = rows(settings)
@@ -273,7 +274,7 @@ def test_settings_cannot_be_changed() -> None:
 
 def test_every_variable_belongs_to_one_table() -> None:
     assert not set(BY_VARIABLE) & set(WITHOUT_EFFECT)
-    assert not set(BY_VARIABLE) & set(REFUSED)
+    assert not set(BY_VARIABLE) & set(LEGACY)
     assert all(name.text for name in BY_KEY.values())
 
 
@@ -303,3 +304,34 @@ def test_listen_addresses_are_split_or_refused(text: str) -> None:
 )
 def test_masked_urls(url: str, masked: str) -> None:
     assert mask_url(url) == masked
+
+
+def test_old_names_are_understood_where_they_are_allowed() -> None:
+    loose = {"DW_ENV_AUDIT_STRICT": "0"}
+    old = {
+        "WORKFLOW_SERVER_WORKER_POLL_TIMEOUT": "7",
+        "WORKFLOW_SERVER_ID": "one",
+        "ACTIVITY_TASK_TIMEOUT": "9",
+    }
+    settings = load_settings(environ=loose | old)
+    assert (settings.worker_poll_timeout, settings.server_id, settings.activity_task_timeout) == (7, "one", 9)
+    assert sorted(settings.warnings) == [
+        "ACTIVITY_TASK_TIMEOUT is an old name: rename it to DW_ACTIVITY_TASK_TIMEOUT",
+        "WORKFLOW_SERVER_ID is an old name: rename it to DW_SERVER_ID",
+        "WORKFLOW_SERVER_WORKER_POLL_TIMEOUT is an old name: rename it to DW_WORKER_POLL_TIMEOUT",
+    ]
+    both = load_settings(environ=loose | old | {"DW_WORKER_POLL_TIMEOUT": "8"})
+    assert both.worker_poll_timeout == 8
+    (line,) = [text for text in refusal(old) if "POLL_TIMEOUT" in text]
+    assert "rename it to DW_WORKER_POLL_TIMEOUT" in line
+
+
+@pytest.mark.parametrize("kind", ["TOKEN", "SIGNATURE_KEY"])
+def test_two_roles_cannot_share_a_secret(kind: str) -> None:
+    environ = {f"DW_OPERATOR_{kind}": "same", f"DW_ADMIN_{kind}": "same"}
+    text = "\n".join(refusal(environ))
+    assert f"DW_OPERATOR_{kind} and DW_ADMIN_{kind} are the same" in text
+    assert "same'" not in text.replace("are the same", "")
+    shared = {"DW_AUTH_TOKEN": "x", "DW_SIGNATURE_KEY": "x", f"DW_ADMIN_{kind}": "x"}
+    (warning,) = load_settings(environ=shared).warnings
+    assert warning.endswith("who holds it is only admin")

@@ -64,6 +64,11 @@ _SCALING: Final = (
 )
 
 
+def _bridge() -> Answers:
+    members = ["schema", "version", "adapter", "action", "accepted", "outcome", "idempotency_key", "reason"]
+    return Answers({200: tuple(members), 202: tuple(members), 422: tuple(members)})
+
+
 def _signal() -> Answers:
     return _ok(
         _COMMAND,
@@ -121,6 +126,7 @@ def _on_run(verb: str, answers: Answers) -> dict[str, Answers]:
 
 
 ANSWERS: Final[Mapping[str, Answers]] = {
+    "GET /": _ok("name version links"),
     "GET /metrics": Answers({200: ()}),
     "GET /openapi.json": _ok("openapi info paths components"),
     "GET /api/live": Answers({200: ("status", "timestamp")}),
@@ -233,6 +239,7 @@ ANSWERS: Final[Mapping[str, Answers]] = {
     "GET /api/admission/limits/{task_queue}": _ok(_LIMITS),
     "PUT /api/admission/limits/{task_queue}": _ok(_LIMITS),
     "DELETE /api/admission/limits/{task_queue}": _ok(_LIMITS, refused={404: "admission_limits_not_found"}),
+    "POST /api/bridge-adapters/webhook/{adapter}": _bridge(),
     "GET /api/system/metrics": _ok("namespace generated_at metrics cardinality"),
     "GET /api/system/operator-metrics": _ok("namespace operator_metrics"),
     "GET /api/system/repair": _ok("policy candidates"),

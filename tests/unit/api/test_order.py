@@ -173,7 +173,7 @@ async def test_the_header_wins_over_the_query(client: Client) -> None:
     ("method", "path", "status"),
     [
         ("GET", "/api/nothing", 404),
-        ("GET", "/", 404),
+        ("POST", "/", 405),
         ("GET", "/api/workflows/x/signal", 404),
         ("GET", "/api/workflows//runs/x", 404),
         ("POST", "/api/workflows/x/nothing/y", 404),

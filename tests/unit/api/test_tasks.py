@@ -548,6 +548,15 @@ async def test_history(client: Client) -> None:
 # -- discovery --------------------------------------------------------------------------------
 
 
+async def test_the_front_says_where_to_go(client: Client) -> None:
+    front = await client.send("GET", "/")
+    assert (front.status, front.body["name"]) == (200, "Headrace")
+    for place in ("openapi", "health", "ready", "cluster_info", "metrics"):
+        found = await client.send("GET", front.body["links"][place])
+        assert found.status in (200, 401, 503), place
+    assert (await client.send("HEAD", "/")).status == 200
+
+
 async def test_only_applied_commands_are_advertised(client: Client) -> None:
     info = (await client.send("GET", "/api/cluster/info")).body
     advertised = info["worker_protocol"]["server_capabilities"]["supported_workflow_task_commands"]
