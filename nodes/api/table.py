@@ -35,7 +35,9 @@ from nodes.api import (
 )
 from nodes.api.call import Call
 from nodes.api.metrics import CONTENT_TYPE
+from nodes.api.openapi import page
 from nodes.api.routes import ADMINS, ANYONE, OPERATORS, WORKERS, Handler, Plane, Reply, Role, Route
+from nodes.streams import asyncapi
 
 
 async def _metrics(call: Call) -> Reply:
@@ -45,6 +47,16 @@ async def _metrics(call: Call) -> Reply:
 async def _openapi(_call: Call) -> Reply:
     """This interface as an OpenAPI document."""
     return Reply(openapi.render(ROUTES))
+
+
+async def _reference(_call: Call) -> Reply:
+    """This interface as a page for people."""
+    return Reply(page.render(ROUTES), content_type=b"text/html; charset=utf-8")
+
+
+async def _asyncapi(_call: Call) -> Reply:
+    """The stream protocol as an AsyncAPI document."""
+    return Reply(asyncapi.render())
 
 
 def _public(template: str, handler: Handler, *, for_workers: bool = False) -> Route:
@@ -107,6 +119,8 @@ ROUTES: Final = (
     _public("/", front.front),
     _public("/metrics", _metrics),
     _public("/openapi.json", _openapi),
+    _public("/openapi.html", _reference),
+    _public("/asyncapi.json", _asyncapi),
     _public("/api/health", discovery.health, for_workers=True),
     _public("/api/live", discovery.live, for_workers=True),
     _public("/api/ready", discovery.ready, for_workers=True),

@@ -129,6 +129,8 @@ ANSWERS: Final[Mapping[str, Answers]] = {
     "GET /": _ok("name version links"),
     "GET /metrics": Answers({200: ()}),
     "GET /openapi.json": _ok("openapi info paths components"),
+    "GET /openapi.html": Answers({200: ()}),
+    "GET /asyncapi.json": _ok("asyncapi info servers channels operations components"),
     "GET /api/live": Answers({200: ("status", "timestamp")}),
     "GET /api/health": Answers({200: tuple(_CHECKED.split()), 503: tuple(_CHECKED.split())}),
     "GET /api/ready": Answers({200: tuple(_CHECKED.split()), 503: tuple(_CHECKED.split())}),

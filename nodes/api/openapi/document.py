@@ -29,8 +29,8 @@ _STORE: Final = (
     "store_error",
 )
 _TEXT: Final[Mapping[str, Any]] = {"type": "string"}
-_PLAIN: Final = ("/metrics",)
-"""Routes that do not answer JSON."""
+_TEXTS: Final = {"/metrics": "text/plain", "/openapi.html": "text/html"}
+"""Routes that answer text, and its media type."""
 
 Schema = dict[str, Any]
 
@@ -176,7 +176,7 @@ def _responses(route: Route, models: Models) -> dict[str, Any]:
         if status in reasons:
             choices.append(_refusal(route, reasons[status]))
         schema = choices[0] if len(choices) == 1 else {"anyOf": choices}
-        kind = "text/plain" if route.template in _PLAIN and status in answers.good else _JSON
+        kind = _TEXTS.get(route.template, _JSON) if status in answers.good else _JSON
         content = {kind: {"schema": schema if kind == _JSON else dict(_TEXT)}}
         responses[str(status)] = {"description": HTTPStatus(status).phrase, "content": content}
     return responses
@@ -199,7 +199,7 @@ def _common_refusals(route: Route, models: Models) -> Iterator[tuple[int, tuple[
         yield 404, ("namespace_not_found",)
     if models.body is not None or models.query is not None or _names_operation(route):
         yield 422, ("validation_failed",)
-    if route.template not in _PLAIN:
+    if route.template not in _TEXTS:
         yield 503, _STORE
     yield 500, ("server_error",)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
+from html.parser import HTMLParser
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from nodes.api.openapi.models import models_of
 from nodes.api.routes import Plane, Route
 from nodes.api.table import ROUTES
 from tests.unit.api.conftest import OpenClient
+from tests.unit.api.fakes import Client
 
 
 def _name(route: Route) -> str:
@@ -113,3 +117,41 @@ def test_refusals_follow_from_the_route(document: dict[str, Any], route: Route) 
     if route.versioned:
         assert "_version" in str(responses["400"])
     assert ("415" in responses) == (route.method != "GET")
+
+
+class _Balanced(HTMLParser):
+    """Notes ids, links to places on the page, and elements that are still open."""
+
+    VOID = frozenset({"meta", "link", "br", "hr", "img", "input"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.targets: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.ids += filter(None, [found.get("id")])
+        self.targets += [link[1:] for link in [found.get("href") or ""] if link.startswith("#")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+async def test_the_page_shows_every_route_and_runs_no_script(client: Client) -> None:
+    answer = await client.send("GET", "/openapi.html", headers={})
+    assert (answer.status, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    text = answer.raw.body.decode()
+    page = _Balanced()
+    page.feed(text)
+    assert page.open == []
+    assert len(page.ids) == len(set(page.ids))
+    assert {operation_id(route) for route in ROUTES} <= set(page.ids)
+    assert set(page.targets) <= set(page.ids)
+    assert "<script" not in text
+    style = text.partition("<style>")[2].partition("</style>")[0]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert f"style-src &#39;sha256-{digest}&#39;" in text
