@@ -128,6 +128,7 @@ async def _begin(client: Client) -> Ids:
             "query_name": "q",
             "channel": "c",
             "rpc_name": "r",
+            "adapter": "orders",
         }
     )
 
