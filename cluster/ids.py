@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 
+import msgspec
 from ulid import ULID
 
 PARTITION_BITS = 10
@@ -54,8 +55,7 @@ class TaskKind(StrEnum):
     STEP = "s"
 
 
-@dataclass(frozen=True, slots=True)
-class TaskId:
+class TaskId(msgspec.Struct, frozen=True):
     """A parsed task id: the run it belongs to, its kind and its index in the run."""
 
     run_id: str

@@ -91,7 +91,7 @@ class QueueLimits:
 
     @property
     def limited(self) -> bool:
-        return self.counts_leases or self.counts_dispatches
+        return any(limit.value is not None for limit in self.values)
 
     @property
     def source(self) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
 from cluster.errors import Refused
@@ -42,8 +42,7 @@ class TimeoutKind(StrEnum):
     HEARTBEAT = "HeartbeatTimeout"
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True):
     """One hand-out of a step attempt, as the one who ends it names it."""
 
     k: int

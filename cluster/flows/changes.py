@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from cluster.errors import HeadraceError, Refused
 from cluster.flows.records import FlowRun, FlowState, StepState, Task
 
@@ -28,8 +30,7 @@ class NotLoaded(HeadraceError):
         self.handed_out = handed_out
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """A run as one moment showed it, as far as it was read.
 
     ``messages`` are the first ones of some channels. ``task`` is the record of the task of
@@ -37,7 +38,7 @@ class View:
     """
 
     run: FlowRun
-    messages: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
+    messages: dict[str, tuple[bytes, ...]] = {}
     task: Task | None = None
     handed_out: frozenset[int] | None = None
 
@@ -62,15 +63,13 @@ class View:
         return self.task
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyStep:
+class ReadyStep(msgspec.Struct, frozen=True):
     """Put the current attempt of an execution on its queue."""
 
     step: StepState
 
 
-@dataclass(frozen=True, slots=True)
-class DropTask:
+class DropTask(msgspec.Struct, frozen=True):
     """End the task of execution ``k`` (leased, ready or absent).
 
     ``told``: nobody waits for its result any more, so whoever runs it is told to stop.
@@ -87,8 +86,7 @@ class AskToStop:
     k: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReturnTask:
+class ReturnTask(msgspec.Struct, frozen=True):
     """Make the leased task of ``k`` ready again: same attempt, next delivery.
 
     ``excluded`` is a worker that must not get it again, "" when anyone may. Nobody gets it before
@@ -102,39 +100,34 @@ class ReturnTask:
     due_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Arm:
+class Arm(msgspec.Struct, frozen=True):
     """Set the timer ``name`` of this run to an absolute time in ms."""
 
     name: str
     due_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Disarm:
+class Disarm(msgspec.Struct, frozen=True):
     """Remove the timer ``name`` of this run, if it is set."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(msgspec.Struct, frozen=True):
     """Add messages to the end of a channel."""
 
     channel: str
     values: tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Take:
+class Take(msgspec.Struct, frozen=True):
     """Remove the first ``count`` messages of a channel."""
 
     channel: str
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Forget:
+class Forget(msgspec.Struct, frozen=True):
     """Remove a channel with its messages."""
 
     channel: str

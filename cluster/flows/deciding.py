@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
+import msgspec
 import trio
 
 from cluster.clock import Clock
@@ -39,8 +40,7 @@ LARGE_OPERATIONS: Final = 500
 """From here on a commit is measured before it travels with others, which it must not take down."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """One decision about one run.
 
     ``decide`` gets what was read and the time (ms) and answers with changes. ``expect`` adds the
@@ -61,8 +61,7 @@ class Job:
     outright: Callable[[Transaction], None] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(msgspec.Struct, frozen=True):
     """How a job ended. ``changes`` is None when there was nothing left to do.
 
     ``handed_out`` is the step that went to the job's slot. ``unsure``: one may have, and the reply that would
@@ -107,6 +106,8 @@ class FlowDecider:
         self._store = store
         self._clock = clock
         self._random = random
+        # Tells commits apart, which takes no secret: a source that asks the system each time would be slow.
+        self._tokens = Random(random.getrandbits(128))
         self._limits = limits or FlowLimits()
         self._placement = placement or Placement()
         self._runs = FlowCache()
@@ -261,7 +262,7 @@ class FlowDecider:
         return _Commit(one, tx, changes, picture.after(changes, tx.request_id), planned)
 
     def _transaction(self, partition: int, run_id: str) -> Transaction:
-        request_id = f"{self._random.getrandbits(64):016x}"
+        request_id = f"{self._tokens.getrandbits(64):016x}"
         return Transaction(partition, ring=self._store.keys.run(partition, run_id), request_id=request_id)
 
     # -- committing -------------------------------------------------------------------------

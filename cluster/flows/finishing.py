@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+import msgspec
 import orjson
 
 from cluster.errors import ConditionFailed, Refused
@@ -42,8 +43,7 @@ class ResultKind(StrEnum):
     """As returned, and never again to this worker: it does not know the step type."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(msgspec.Struct, frozen=True):
     """The end of one hand-out. ``session`` is the node that handed it out ("": any), ``taker`` the slot that
     gets free when the step is completed.
     """
@@ -60,8 +60,7 @@ class StepResult:
     taker: Taker | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """Whether a result was taken. A ``reason`` beside an accepted result never occurs.
 
     ``handed_out`` is the step that its slot has got; ``unsure``: it may have got one that nobody can name.
@@ -85,6 +84,7 @@ class HeartbeatVerdict:
     reason: str | None = None
 
 
+_METHODS: Final = {method.value: method for method in Method}
 _EVENTS: Final = {
     ResultKind.COMPLETED: StepEvent.COMPLETED,
     ResultKind.FAILED: StepEvent.FAILED,
@@ -119,9 +119,9 @@ class Finishing(FlowDecider):
 
     def _job(self, result: StepResult) -> Job | None:
         task = parse_task_id(result.task_id)
-        if task is None or task.kind is not TaskKind.STEP or result.method not in list(Method):
+        if task is None or task.kind is not TaskKind.STEP or result.method not in _METHODS:
             return None
-        method = Method(result.method)
+        method = _METHODS[result.method]
         attempt = Attempt(
             task.index, method, result.attempt, result.delivery, result.worker_id, result.session
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+import msgspec
 import orjson
 
 from cluster.flows.changes import (
@@ -57,8 +58,7 @@ class Taker(Protocol):
         """The slot, if the step can go to it at once: it is free, and nothing that it could take waits."""
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(msgspec.Struct, frozen=True):
     """``written``: about how many bytes of the run a commit writes. ``offered`` is the step that it may give
     to a slot, None when it gives none.
     """

@@ -20,7 +20,7 @@ from cachetools import LRUCache
 
 from cluster.flows.changes import Changes
 from cluster.flows.records import FlowInfo, FlowRun, FlowState, StepState, Task
-from cluster.ids import TaskId, TaskKind, partition_of_run
+from cluster.ids import partition_of_run
 from cluster.records import MSGPACK, Reader
 from cluster.store.keys import Keys
 from cluster.store.store import Store
@@ -44,7 +44,7 @@ def step_field(k: int) -> str:
 
 def step_task_id(run_id: str, k: int) -> str:
     """Task id of a step execution, whichever method runs."""
-    return str(TaskId(run_id, TaskKind.STEP, k))
+    return f"{run_id}-s{k}"
 
 
 def flow_keys(keys: Keys, info: FlowInfo) -> tuple[str, ...]:
@@ -68,13 +68,12 @@ class Wants:
     every_task: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(msgspec.Struct, frozen=True):
     """A run as one moment showed it, or as this node remembers or expects it (``now_ms`` 0)."""
 
     run: FlowRun
-    tasks: dict[int, Task] = field(default_factory=dict)
-    messages: dict[str, tuple[bytes, ...]] = field(default_factory=dict)
+    tasks: dict[int, Task] = {}
+    messages: dict[str, tuple[bytes, ...]] = {}
     now_ms: int = 0
 
     @property

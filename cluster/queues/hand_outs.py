@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
 import trio
 
 
-@dataclass(frozen=True, slots=True)
-class HandedOut:
+class HandedOut(msgspec.Struct, frozen=True):
     """A step that the store has given to a worker; ``body`` is the task as the flow engine wrote it."""
 
     partition: int

@@ -33,8 +33,7 @@ class SlotGroup:
     wants: tuple[Want, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StepClaim(HandedOut):
+class StepClaim(HandedOut, frozen=True):
     """A step that a claim got for ``group``.
 
     ``queue`` is that of its flow type, ``ticket`` what it was admitted with ("": nothing is counted).

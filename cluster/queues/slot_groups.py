@@ -13,6 +13,7 @@ from cluster.queues.rpc_run import RpcRun
 from cluster.queues.slot_claims import Want
 from cluster.queues.slot_kind import SlotKind
 from cluster.queues.stream_workers import NameKind, Skills, StreamWorker
+from cluster.queues.watches import Watch
 from cluster.store.keys import QueueName, encode
 
 STICKY: Final = "t"
@@ -63,6 +64,8 @@ class Group:
         self.step_queues = tuple(own)
         """A flow type is a queue; these are the ones the slots serve."""
         self.sticky_queue = QueueName(STICKY, worker.namespace, worker.worker_id)
+        self.watches: tuple[Watch, ...] = ()
+        """What the node knows of these queues, while the group has slots."""
         self._everything = self._wants(frozenset())
 
     def free(self, kind: SlotKind) -> dict[Slot, None]:

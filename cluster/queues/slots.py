@@ -147,15 +147,15 @@ class SlotMatcher:
     def add(self, slot: Slot) -> None:
         """A slot was registered and is free."""
         if self._groups.add(slot) and slot.group is not None:
-            for queue in _queues(slot.group):
-                self._watch(queue).users += 1
+            slot.group.watches = tuple(map(self._watch, _queues(slot.group)))
+            for watch in slot.group.watches:
+                watch.users += 1
         self.free(slot)
 
     def remove(self, slot: Slot) -> None:
         """A slot is over."""
         gone = self._groups.remove(slot)
-        for queue in _queues(gone) if gone is not None else ():
-            watch = self._watches[queue]
+        for watch in gone.watches if gone is not None else ():
             watch.users -= 1
             watch.idle_since = trio.current_time()
 
@@ -365,12 +365,15 @@ class SlotMatcher:
 
     def may_hand_over(self, slot: Slot, queue: QueueName) -> int | None:
         """The version of the limits under which a slot that gets free may be given the next step of its flow
-        without a claim; None: not now. It may if nothing waits that comes first: RPCs (R63), or any step that
-        the slot could take. A flow type with limits goes through the gate.
+        without a claim; None: not now. It may if nothing waits that comes first: RPCs (R63), and what the
+        slot could take and has waited for ``matching.syncMatchWait`` (R32). A flow type with limits goes
+        through the gate.
         """
         group = slot.group
         ready = group is not None and slot.kind is SlotKind.STEP_AND_RPC and not self._rpcs
-        if not ready or group is None or self._closed or not self._may_act() or self._planner.has_work(group):
+        if not ready or group is None or self._closed or not self._may_act():
+            return None
+        if self._planner.has_backlog(group, self._clock.now_ms() - self._sync_ms):
             return None
         return self._permits.version(queue)
 

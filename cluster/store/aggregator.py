@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import trio
 
 from cluster.errors import OutcomeUnknown, StoreError
@@ -20,8 +21,7 @@ GROUP_TRANSACTIONS: Final = 64
 GROUP_BYTES: Final = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
+class Packed(msgspec.Struct, frozen=True):
     """A transaction and its wire form."""
 
     tx: Transaction

@@ -114,6 +114,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import quote, unquote
 
+import msgspec
 from redis.crc import key_slot
 
 CLUSTER_SLOTS = 16384
@@ -142,8 +143,7 @@ def partition_tag(partition: int, partitions: int) -> str:
     return f"p{partition:02d}.{draw:x}"
 
 
-@dataclass(frozen=True, slots=True)
-class QueueName:
+class QueueName(msgspec.Struct, frozen=True):
     """Names one set of heads: (kind, namespace, task queue, build marker).
 
     ``marker`` is the build id that stamped tasks need, or "" for tasks anyone may take.
@@ -165,6 +165,11 @@ class QueueName:
         return QueueName(kind, decode(namespace), decode(queue), decode(marker))
 
 
+@lru_cache(maxsize=4096)
+def _base(prefix: str, partition: int, partitions: int) -> str:
+    return f"{prefix}:{{{partition_tag(partition, partitions)}}}"
+
+
 @dataclass(frozen=True, slots=True)
 class Keys:
     """Builds keys for one cluster."""
@@ -176,7 +181,7 @@ class Keys:
 
     def base(self, partition: int) -> str:
         """The common start of all keys of a partition."""
-        return f"{self.prefix}:{{{partition_tag(partition, self.partitions)}}}"
+        return _base(self.prefix, partition, self.partitions)
 
     def workflow(self, partition: int, workflow_id: str) -> str:
         return f"{self.base(partition)}:wf:{encode(workflow_id)}"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgpack
+import msgspec
 
 MAX_OPERATIONS: Final = 4_000
 MAX_BYTES: Final = 32 * 1024 * 1024
@@ -26,8 +27,7 @@ class TransactionTooLarge(ValueError):
     """More than MAX_OPERATIONS operations or MAX_BYTES bytes in one commit."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyTask:
+class ReadyTask(msgspec.Struct, frozen=True):
     """A task record to be created in state ready.
 
     ``kind``/``namespace``/``queue``/``marker``/``type_name`` choose the queue. ``attempt`` is n.
@@ -63,8 +63,7 @@ def _created(task: ReadyTask) -> list[Any]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class OpenSlot:
+class OpenSlot(msgspec.Struct, frozen=True):
     """The free slot of a worker, of a node's ``session``, which may be given a step under the ``version`` of
     the limits.
     """
@@ -214,8 +213,8 @@ class Transaction:
         no work of the same type is older than ``sync_ms`` in this partition or, says ``behind``, in
         another one (R28 to R33).
 
-        Into ``slot``, which is the worker's, it goes at once if nothing that the slot could take waits in
-        this partition, and no limits hold; ``handed_over`` tells.
+        Into ``slot``, which is the worker's, it goes at once if nothing in this partition has waited for
+        ``sync_ms``, of its type or for its worker, and no limits hold; ``handed_over`` tells.
         """
         operation = [*_created(task), worker, "1" if behind else "0", str(sync_ms), str(sticky_ms)]
         if slot is None:

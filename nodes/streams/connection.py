@@ -87,6 +87,8 @@ class Connection:
         self.name = name
         self.last_received = self.last_sent = self.opened = trio.current_time()
         self.last_ping = 0.0
+        self.sending_since: float | None = None
+        """When the message began that the carrier has not taken yet."""
         self.silent_pings = 0
         self.output = trio.Event()
         """Set when there is something to send, or nothing more will be."""

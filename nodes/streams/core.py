@@ -74,16 +74,14 @@ class Greeted:
     hello: Hello
 
 
-@dataclass(frozen=True, slots=True)
-class OpenAsked:
+class OpenAsked(msgspec.Struct, frozen=True):
     """A slot wants to be registered: answer with ``register`` or ``reject``."""
 
     slot: int
     kind: SlotKind
 
 
-@dataclass(frozen=True, slots=True)
-class TaskEnded:
+class TaskEnded(msgspec.Struct, frozen=True):
     """A task came to an end that has to be settled: answer with ``confirm``.
 
     ``payload`` is the JSON of the output or failure.
@@ -95,8 +93,7 @@ class TaskEnded:
     payload: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Beat:
+class Beat(msgspec.Struct, frozen=True):
     """A running task is alive. ``checkpoint`` is JSON, None clears it."""
 
     slot: int
@@ -104,8 +101,7 @@ class Beat:
     checkpoint: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class SlotClosed:
+class SlotClosed(msgspec.Struct, frozen=True):
     """An idle slot is over."""
 
     slot: int

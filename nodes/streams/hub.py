@@ -262,14 +262,15 @@ class StreamHub:
                 await connection.output.wait()
                 connection.output = trio.Event()
                 while (message := connection.core.take()) is not None:
-                    with trio.fail_after(SEND_SECONDS):
-                        await carrier.send(message)
+                    connection.sending_since = trio.current_time()
+                    await carrier.send(message)
                     connection.last_sent = trio.current_time()
+                    connection.sending_since = None
                 if connection.finished:
                     with trio.move_on_after(FLUSH_SECONDS):
                         await carrier.close(connection.core.failure)
                     break
-        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             log.info("stream_connection_broke", connection=connection.name)
         scope.cancel()
 
@@ -289,7 +290,8 @@ class StreamHub:
     def _watch(self, connection: Connection, scope: trio.CancelScope, now: float, interval: float) -> None:
         if connection.core.phase is Phase.ENDED:
             return
-        if connection.core.unsent_bytes > UNSENT_BYTES:
+        stuck = connection.sending_since is not None and now - connection.sending_since > SEND_SECONDS
+        if stuck or connection.core.unsent_bytes > UNSENT_BYTES:
             log.warning("stream_reader_too_slow", connection=connection.name)
             _cut(connection, scope)
         elif connection.core.phase is Phase.OPENING and now - connection.opened > HELLO_SECONDS:

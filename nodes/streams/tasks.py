@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 import orjson
 
@@ -26,8 +24,7 @@ class StepBody(msgspec.Struct, frozen=True):
 _step_body = msgspec.json.Decoder(StepBody)
 
 
-@dataclass(frozen=True, slots=True)
-class RunningStep:
+class RunningStep(msgspec.Struct, frozen=True):
     """A step attempt on a slot of this node."""
 
     task_id: str

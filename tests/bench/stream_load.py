@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import orjson
 import trio
 
-FLOW_TYPE, STEP_TYPE = "chain", "s"
+STEP_TYPE = "s"
 _TEXT, _CLOSE, _PING = 0x1, 0x8, 0x9
 _GO_ON = {"decision": {"next": [{"step_type": STEP_TYPE}]}}
 _END: dict[str, Any] = {"decision": {"complete": None}}
@@ -39,7 +39,7 @@ class SlotConnection:
         self.think: Callable[[], float] | None = None
         """How long a task takes (s); None: no time at all."""
 
-    async def open(self, host: str, worker: str, slots: int) -> None:
+    async def open(self, host: str, worker: str, flow_type: str, slots: int) -> None:
         request = (
             f"GET /api/streams HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
             "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
@@ -50,7 +50,7 @@ class SlotConnection:
             await self._more()
         assert self._buffer.startswith(b"HTTP/1.1 101"), bytes(self._buffer)
         del self._buffer[: end + 4]
-        hello = {"worker_id": worker, "flow_types": [{"name": FLOW_TYPE}]}
+        hello = {"worker_id": worker, "flow_types": [{"name": flow_type}]}
         opening: list[dict[str, Any]] = [
             {"type": "hello", **hello, "task_limit": slots, "reserved_rpc_slots": 0}
         ]
@@ -144,18 +144,18 @@ class SlotConnection:
 
 @asynccontextmanager
 async def slot_workers(
-    url: str, connections: int, slots: int, steps: int, ended: Callable[[str], None], workers: int = 1
+    url: str, flow_type: str, connections: int, slots: int, steps: int, ended: Callable[[str], None]
 ) -> AsyncIterator[list[SlotConnection]]:
-    """``connections`` connections of ``slots`` slots each, of ``workers`` workers in turn."""
+    """One worker with ``connections`` connections of ``slots`` slots each."""
     parts = urlsplit(url)
     assert parts.hostname is not None
     assert parts.port is not None
     async with trio.open_nursery() as nursery:
         opened: list[SlotConnection] = []
-        for number in range(connections):
+        for _ in range(connections):
             stream = await trio.open_tcp_stream(parts.hostname, parts.port)
             connection = SlotConnection(stream, steps, ended)
-            await connection.open(parts.netloc, f"w{number % workers}", slots)
+            await connection.open(parts.netloc, "w", flow_type, slots)
             opened.append(connection)
             nursery.start_soon(connection.work, nursery)
         yield opened

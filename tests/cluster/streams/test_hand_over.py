@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -16,7 +16,16 @@ from cluster.errors import OutcomeUnknown
 from cluster.ids import partition_of_run
 from cluster.queues.hand_outs import UnderWay
 from cluster.store.store import Store
-from tests.cluster.streams.lab import COMPLETE, NAMESPACE, PARTITIONS, StreamLab, attempt, go_to, held
+from tests.cluster.streams.lab import (
+    COMPLETE,
+    NAMESPACE,
+    PARTITIONS,
+    StreamLab,
+    attempt,
+    go_to,
+    held,
+    open_stream_lab,
+)
 from tests.stream_client import Frame, StreamClient
 from tests.waiting import eventually
 
@@ -100,9 +109,17 @@ async def test_a_step_without_fast_path_costs_two_round_trips(
             assert scripts["claim_steps"] <= 2 * STEPS
 
 
+@pytest.fixture
+async def strict(valkey_url: str, prefix: str) -> AsyncIterator[StreamLab]:
+    """Whatever waits is a backlog at once."""
+    async with open_stream_lab(valkey_url, prefix, sync_match_wait=0.001) as opened:
+        yield opened
+
+
 @pytest.mark.parametrize("flow_type", ["F", "G"])
-async def test_older_work_comes_first(lab: StreamLab, flow_type: str) -> None:
+async def test_older_work_comes_first(strict: StreamLab, flow_type: str) -> None:
     """R32, A6, and R63: of the same type or of another one, wherever it lies."""
+    lab = strict
     async with lab[0].worker("w1", "F", "G") as w1:
         await lab[0].start("F")
         task = await w1.next("task")

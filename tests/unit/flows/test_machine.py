@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from cluster.errors import Refused
 from cluster.flows.changes import DropTask

@@ -4,14 +4,20 @@
 -- Task and time of each, for whoever has the slot.
 local handed = {}
 
--- Whether nothing that the slot could take precedes the step in this partition, and the node may hand out:
--- its session is not buried, and the terms of admission are those it knows, without any count (D3).
-local function may_hand_over(heads, type_part, worker, session, version)
+-- Whether nothing precedes the step in this partition that has waited for `sync` ms, of its type or for its
+-- worker (R32), and the node may hand out: its session is not buried, and the terms of admission are those it
+-- knows, without any count (D3).
+local function may_hand_over(heads, type_part, worker, sync, session, version)
   local scope = string.match(heads, '^[^:]*:[^:]*')
   local terms = redis.call('HMGET', P .. ':adm', scope .. ':v', scope .. ':m')
-  return not terms[2] and not (terms[1] and tonumber(terms[1]) > version)
-    and not redis.call('ZSCORE', P .. ':h:' .. heads, type_part)
-    and redis.call('EXISTS', P .. ':h:' .. sticky_heads(string.match(scope, '[^:]*$'), worker)) == 0
+  if terms[2] or (terms[1] and tonumber(terms[1]) > version) then
+    return false
+  end
+  local namespace, flow_type = string.match(heads, '^[^:]*:([^:]*):([^:]*)')
+  local head = redis.call('ZSCORE', P .. ':h:' .. heads, type_part)
+  local sticky = redis.call('ZSCORE', P .. ':h:' .. sticky_heads(namespace, worker), flow_type)
+  local backlog = now - sync
+  return not (head and tonumber(head) <= backlog) and not (sticky and tonumber(sticky) <= backlog)
     and not redis.call('ZSCORE', P .. ':dead', session)
 end
 
