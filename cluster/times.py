@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (UTC throughout, a zone only slows it down)
 
 
 def iso_us(microseconds: int) -> str:
     """Microseconds since the epoch as ``2026-11-30T12:05:30.976555Z``: always six digits, always Z."""
-    return (_EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="microseconds") + "Z"
+    seconds, rest = divmod(microseconds, 1_000_000)
+    return f"{_second(seconds)}.{rest:06d}Z"
+
+
+@lru_cache(maxsize=1024)
+def _second(seconds: int) -> str:
+    # Most times that are written lie close together.
+    return (_EPOCH + timedelta(seconds=seconds)).isoformat()
 
 
 def iso_ms(milliseconds: int) -> str:

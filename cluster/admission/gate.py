@@ -138,16 +138,17 @@ class Gate:
         if (namespace, kind) in self._counted:
             return True
         book = self._limits.remembered(namespace)
-        return book is not None and (book.counts_leases(kind) or book.of(kind, queue).limited)
+        return book is not None and not book.is_free(kind, queue)
 
     def free_version(self, namespace: str, kind: TaskKind, queue: str) -> int | None:
         """The version of the limits under which nothing is counted for a queue, if that is all this node
         knows. A claim under it is checked by the partition all the same.
         """
         book = self._limits.remembered(namespace)
-        if book is None or self._is_counted(namespace, kind, queue) or namespace in self._outdated:
+        if book is None or not book.is_free(kind, queue):
             return None
-        return book.version
+        doubted = (namespace, kind) in self._counted or namespace in self._outdated
+        return None if doubted else book.version
 
     def limited(self, namespace: str, kind: TaskKind, queue: str) -> bool:
         """Whether, as far as this node knows, a limit may hold tasks of the queue back."""

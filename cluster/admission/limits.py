@@ -144,6 +144,7 @@ class LimitBook:
         self._defaults = defaults
         self._overrides = overrides
         self._resolved: dict[tuple[TaskKind, str], QueueLimits] = {}
+        self._free: dict[tuple[TaskKind, str], bool] = {}
         self._counting = {kind: self._counts_leases_somewhere(kind) for kind in TaskKind}
 
     def of(self, kind: TaskKind, queue: str) -> QueueLimits:
@@ -153,6 +154,16 @@ class LimitBook:
             if len(self._resolved) >= _MOST_REMEMBERED:
                 self._resolved.clear()
             found = self._resolved[kind, queue] = self._resolve(kind, queue)
+        return found
+
+    def is_free(self, kind: TaskKind, queue: str) -> bool:
+        """Whether nothing is counted for tasks of ``kind`` in ``queue``."""
+        found = self._free.get((kind, queue))
+        if found is None:
+            limited = self.of(kind, queue).limited
+            if len(self._free) >= _MOST_REMEMBERED:
+                self._free.clear()
+            found = self._free[kind, queue] = not (limited or self.counts_leases(kind))
         return found
 
     def counts_leases(self, kind: TaskKind) -> bool:

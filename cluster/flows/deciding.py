@@ -22,8 +22,8 @@ from cluster.clock import Clock
 from cluster.errors import ConditionFailed, Contended, Refused, StoreError
 from cluster.flows.changes import Changes, NotLoaded, View
 from cluster.flows.limits import FlowLimits
-from cluster.flows.planning import Placement, Planned, Taker, plan, step_body
-from cluster.flows.storage import FlowCache, Picture, Wants, load, step_task_id
+from cluster.flows.planning import Placement, Planned, Taker, plan
+from cluster.flows.storage import FlowCache, Picture, Wants, load
 from cluster.flows.turns import Turns
 from cluster.ids import partition_of_run
 from cluster.queues.hand_outs import HandedOut
@@ -301,19 +301,11 @@ class FlowDecider:
 
 def _handed_out(commit: _Commit) -> HandedOut | None:
     """The step that a commit has given to the slot of its job."""
-    step, after = commit.planned.offered, commit.after
-    if step is None or after is None or not commit.tx.handed_over:
+    task, handed_over = commit.planned.offered, commit.tx.handed_over
+    if task is None or task.task_id not in handed_over:
         return None
-    info = after.run.info
-    task_id = step_task_id(info.run_id, step.k)
-    return HandedOut(
-        partition=commit.tx.partition,
-        task_id=task_id,
-        attempt=step.attempt,
-        delivery=0,
-        handed_out_ms=commit.tx.handed_over[task_id],
-        body=step_body(info, step),
-    )
+    at_ms = handed_over[task.task_id]
+    return HandedOut(commit.tx.partition, task.task_id, task.attempt, 0, at_ms, task.body)
 
 
 def _view(picture: Picture, job: Job) -> View:

@@ -140,10 +140,8 @@ class Finishing(FlowDecider):
                     return machine.return_step(view, attempt, excluded, now_ms, self._limits)
 
         def expect(tx: Transaction, _view: View | None = None) -> None:
-            tx.expect_task(result.task_id, "l", result.attempt, result.delivery, result.worker_id)
-            if result.session:
-                key = self._store.keys.task(tx.partition, result.task_id)
-                tx.expect_equal(key, "ss", result.session)
+            named = result.attempt, result.delivery, result.worker_id, result.session
+            tx.expect_task(result.task_id, "l", *named)
 
         def returned(tx: Transaction) -> None:
             expect(tx)

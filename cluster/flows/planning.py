@@ -59,12 +59,12 @@ class Taker(Protocol):
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """``written``: about how many bytes of the run a commit writes. ``offered`` is the step that it may give
+    """``written``: about how many bytes of the run a commit writes. ``offered`` is the task that it may give
     to a slot, None when it gives none.
     """
 
     written: int
-    offered: StepState | None = None
+    offered: ReadyTask | None = None
 
 
 def timer_name(run_id: str, name: str) -> str:
@@ -125,18 +125,17 @@ def _apply_effects(
     changes: Changes,
     placement: Placement,
     taker: Taker | None,
-) -> StepState | None:
+) -> ReadyTask | None:
     dropped, offered = 0, None
     later: list[str] = []
     timers: list[str] = []
     for effect in changes.effects:
         match effect:
             case ReadyStep(step):
-                slot = None
-                if taker is not None:
-                    slot = taker.takes(step_queue(info), step.step_type)
-                    offered, taker = step if slot is not None else None, None
-                ready_step(tx, keys, info, step, changes.state.last_worker, placement, slot)
+                slot = None if taker is None else taker.takes(step_queue(info), step.step_type)
+                taker = None
+                task = ready_step(tx, keys, info, step, changes.state.last_worker, placement, slot)
+                offered = task if slot is not None else offered
             case DropTask(k) if changes.closes and dropped >= DROPS_AT_ONCE:
                 later.append(step_task_id(info.run_id, k))
             case DropTask(k, told):
@@ -190,7 +189,7 @@ def ready_step(
     last_worker: str,
     placement: Placement,
     slot: OpenSlot | None = None,
-) -> None:
+) -> ReadyTask:
     """Put the attempt of ``step`` where it finds a worker soonest; ``last_worker`` served the flow last."""
     options = step.options.of(step.method)
     queue = step_queue(info)
@@ -209,13 +208,15 @@ def ready_step(
     tx.offer(
         task,
         encode(last_worker),
-        behind=placement.behind(queue, type_part),
+        # Where there is older work the slot is not offered.
+        behind=slot is None and placement.behind(queue, type_part),
         sync_ms=placement.sync_ms,
         sticky_ms=placement.sticky_ms,
         slot=slot,
     )
     if step.method is Method.WAIT_FOR:
         tx.hset(keys.task(tx.partition, task.task_id), {"m": Method.WAIT_FOR.letter})
+    return task
 
 
 def expect_method(tx: Transaction, keys: Keys, task_id: str, method: Method) -> None:

@@ -8,54 +8,47 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
-import trio
-
-
-@dataclass(slots=True)
-class _Turn:
-    lock: trio.Lock = field(default_factory=trio.Lock)
-    users: int = 0
+from trio.lowlevel import ParkingLot, checkpoint_if_cancelled
 
 
 class Turns:
-    """One lock per flow that somebody is at."""
+    """Who is at which flow; nearly always nobody else waits, and then it costs an entry in a table."""
 
     def __init__(self) -> None:
-        self._turns: dict[str, _Turn] = {}
+        self._waiting: dict[str, ParkingLot | None] = {}
+        """The flows that somebody is at; None until somebody else waits."""
 
     def __len__(self) -> int:
-        return len(self._turns)
+        return len(self._waiting)
 
     @asynccontextmanager
     async def of(self, run_ids: Iterable[str]) -> AsyncIterator[None]:
         """Have all these runs to oneself. Taken in one order, so nobody waits in a circle."""
         held: list[str] = []
+        await checkpoint_if_cancelled()
         try:
             for run_id in sorted(set(run_ids)):
-                await self._take(run_id)
+                if run_id in self._waiting:
+                    await self._wait(run_id)
+                else:
+                    self._waiting[run_id] = None
                 held.append(run_id)
             yield
         finally:
             for run_id in held:
-                turn = self._turns[run_id]
-                turn.lock.release()
-                self._leave(run_id, turn)
+                self._leave(run_id)
 
-    async def _take(self, run_id: str) -> None:
-        turn = self._turns.setdefault(run_id, _Turn())
-        turn.users += 1
-        try:
-            turn.lock.acquire_nowait()
-        except trio.WouldBlock:
-            try:
-                await turn.lock.acquire()
-            except BaseException:
-                self._leave(run_id, turn)
-                raise
+    async def _wait(self, run_id: str) -> None:
+        lot = self._waiting[run_id]
+        if lot is None:
+            lot = self._waiting[run_id] = ParkingLot()
+        await lot.park()
 
-    def _leave(self, run_id: str, turn: _Turn) -> None:
-        turn.users -= 1
-        if not turn.users:
-            del self._turns[run_id]
+    def _leave(self, run_id: str) -> None:
+        """Hand over to who waits longest, if anybody does."""
+        lot = self._waiting[run_id]
+        if lot:
+            lot.unpark()
+        else:
+            del self._waiting[run_id]

@@ -95,8 +95,6 @@ class Planner:
 
     def has_backlog(self, group: Group, since_ms: int) -> bool:
         """Whether anything that a slot of the group could take may have waited anywhere since then."""
-        if not any(watch.live for watch in group.watches):
-            return False
         for want in group.wants():
             for _, ready_ms in self.watches[want.queue].oldest(want.only, want.never):
                 if ready_ms <= since_ms:

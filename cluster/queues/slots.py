@@ -373,7 +373,8 @@ class SlotMatcher:
         ready = group is not None and slot.kind is SlotKind.STEP_AND_RPC and not self._rpcs
         if not ready or group is None or self._closed or not self._may_act():
             return None
-        if self._planner.has_backlog(group, self._clock.now_ms() - self._sync_ms):
+        live = any(watch.live for watch in group.watches)
+        if live and self._planner.has_backlog(group, self._clock.now_ms() - self._sync_ms):
             return None
         return self._permits.version(queue)
 

@@ -32,7 +32,10 @@ class Skills:
     flows: tuple[FlowSkill, ...]
 
     def of(self, flow_type: str) -> FlowSkill | None:
-        return next((skill for skill in self.flows if skill.flow_type == flow_type), None)
+        for skill in self.flows:
+            if skill.flow_type == flow_type:
+                return skill
+        return None
 
 
 def item(kind: NameKind, flow_type: str, name: str) -> str:
@@ -64,6 +67,8 @@ class StreamWorker:
 
     def lacks(self, kind: NameKind, flow_type: str, name: str) -> bool:
         """Whether the worker is known not to support a name."""
+        if not self.declined and not self.held_back:
+            return False
         wanted = item(kind, flow_type, name)
         return wanted in self.declined or wanted in self.held_back
 

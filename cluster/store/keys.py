@@ -143,6 +143,11 @@ def partition_tag(partition: int, partitions: int) -> str:
     return f"p{partition:02d}.{draw:x}"
 
 
+@lru_cache(maxsize=16_384)
+def _heads(kind: str, namespace: str, queue: str, marker: str) -> str:
+    return ":".join((kind, encode(namespace), encode(queue), encode(marker)))
+
+
 class QueueName(msgspec.Struct, frozen=True):
     """Names one set of heads: (kind, namespace, task queue, build marker).
 
@@ -156,7 +161,7 @@ class QueueName(msgspec.Struct, frozen=True):
 
     def encode(self) -> str:
         """The ``<heads>`` part of a key: four encoded names joined by colons."""
-        return ":".join((self.kind, encode(self.namespace), encode(self.queue), encode(self.marker)))
+        return _heads(self.kind, self.namespace, self.queue, self.marker)
 
     @staticmethod
     def parse(text: str) -> QueueName:

@@ -120,14 +120,21 @@ class Transaction:
         self.conditions.append(["absent", key])
 
     def expect_task(
-        self, task_id: str, state: str, attempt: int, delivery: int | None, owner: str = ""
+        self,
+        task_id: str,
+        state: str,
+        attempt: int,
+        delivery: int | None,
+        owner: str = "",
+        session: str = "",
     ) -> None:
-        """The task record is in ``state`` ("r"/"l") at (attempt, delivery), held by ``owner``.
+        """The task record is in ``state`` ("r"/"l") at (attempt, delivery), held by ``owner``, handed out by
+        the node of ``session``.
 
-        ``delivery`` None and ``owner`` "" mean any.
+        ``delivery`` None, ``owner`` "" and ``session`` "" mean any.
         """
         wanted = "" if delivery is None else str(delivery)
-        self.conditions.append(["task", task_id, state, str(attempt), wanted, owner])
+        self.conditions.append(["task", task_id, state, str(attempt), wanted, owner, session])
 
     def expect_task_state(self, task_id: str, state: str) -> None:
         """The task record is in ``state``: "r" ready, "l" leased, "" no record."""

@@ -44,9 +44,9 @@ local conditions = {
     return redis.call('EXISTS', c[2]) == 0
   end,
   task = function(c)
-    local r = redis.call('HMGET', P .. ':task:' .. c[2], 's', 'n', 'd', 'o')
+    local r = redis.call('HMGET', P .. ':task:' .. c[2], 's', 'n', 'd', 'o', 'ss')
     local holds = r[1] == c[3] and r[2] == c[4]
-      and (c[5] == '' or r[3] == c[5]) and (c[6] == '' or r[4] == c[6])
+      and (c[5] == '' or r[3] == c[5]) and (c[6] == '' or r[4] == c[6]) and (c[7] == '' or r[5] == c[7])
     return holds, r[1]
   end,
   state = function(c)
@@ -157,8 +157,8 @@ local verbs = {
 }
 
 local RING_ENTRIES = 16
-local function remember(ring, request_id)
-  local ids = (redis.call('HGET', ring, 'rids') or '') .. request_id .. ' '
+local function remember(ring, known, request_id)
+  local ids = (known or '') .. request_id .. ' '
   local surplus = #ids - RING_ENTRIES * (#request_id + 1)
   if surplus > 0 then
     ids = string.sub(ids, surplus + 1)
@@ -168,13 +168,13 @@ end
 
 local function apply(tx)
   local ring, request_id = tx[1], tx[2]
-  local watched_until
+  local watched_until, earlier
   if ring ~= '' then
     local known = redis.call('HMGET', ring, 'rids', 'watch')
     if known[1] and string.find(known[1], request_id, 1, true) then
       return { 2 }
     end
-    watched_until = tonumber(known[2] or nil)
+    watched_until, earlier = tonumber(known[2] or nil), known[1]
   end
   for index, c in ipairs(tx[3]) do
     local holds, actual = conditions[c[1]](c)
@@ -193,7 +193,7 @@ local function apply(tx)
     end
   end
   if ring ~= '' then
-    remember(ring, request_id)
+    remember(ring, earlier, request_id)
     if watched_until and watched_until > now then
       redis.call('PUBLISH', PREFIX .. ':events:' .. string.match(ring, ':run:(.*)$'), '')
     end

@@ -117,15 +117,17 @@ local function end_lease(id, queue, entry, token, ticket, session)
   if entry ~= 'b' then
     discard_entry(queue, entry)
   end
-  redis.call('ZREM', P .. ':leases', id)
   redis.call('ZREM', P .. ':lq:' .. task_queue(queue), id)
   if ticket then
     redis.call('HDEL', P .. ':tk', ticket)
     ended[#ended + 1] = string.match(queue, '^(.*):[^:]*$')
     ended[#ended + 1] = ticket
   end
+  -- What was handed out over a stream has no lease that runs out.
   if session then
     redis.call('SREM', P .. ':on:' .. session, id)
+  else
+    redis.call('ZREM', P .. ':leases', id)
   end
   -- The same poll may have been given another task since.
   if token and redis.call('HGET', P .. ':held', token) == id then
