@@ -15,8 +15,12 @@ from nodes.api.app import create_app
 from nodes.api.limits import ListenerLimits
 from nodes.api.metrics import Metrics
 from nodes.api.pipeline import Pipeline
+<<<<<<< HEAD
 from nodes.api.providers import provided_access
 from nodes.api.serving import Address, open_listener, tune_gc
+=======
+from nodes.api.serving import Address, Asgi, open_listener, tune_gc
+>>>>>>> 9d8f11a (Walk every page and action of the console in a real browser; say how it is kept safe)
 from nodes.api.serving import serve as serve_http
 from nodes.console.front import open_console
 from nodes.listener.listener import WorkerListener
@@ -63,13 +67,10 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[str] = trio.
                     StreamCollector(node.streams, node.keeper.counters, node.clock, settings.metrics_prefix)
                 )
                 front, watchers = open_console(node, Pipeline(node, metrics), metrics)
-                app = with_streams(
-                    watchers.beside(
-                        create_app(front, settings.max_payload_bytes, is_leaving=lambda: node.stopping)
-                    ),
-                    StreamDoor(node, node.streams),
-                    settings.max_payload_bytes,
-                )
+                app: Asgi = create_app(front, settings.max_payload_bytes, is_leaving=lambda: node.stopping)
+                if watchers is not None:
+                    app = watchers.beside(app)
+                app = with_streams(app, StreamDoor(node, node.streams), settings.max_payload_bytes)
                 address: Address = await nursery.start(
                     partial(serve_http, app, listener, shutdown=drained.wait)
                 )
@@ -80,7 +81,8 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[str] = trio.
                 task_status.started(address.url)
                 await stop.wait()
                 log.info("leaving", session=node.membership.incarnation)
-                watchers.close()
+                if watchers is not None:
+                    watchers.close()
                 await drain(node)
                 drained.set()
                 await leave(node)

@@ -146,6 +146,7 @@ class Settings(BaseModel):
     metrics_prefix: Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$", max_length=64)] = _own(
         "headrace", "first part of the names of the step queue's metrics"
     )
+    console: bool = _own(True, "serve the web console at /console")
     force_no_auth: bool = _own(False, "allow DW_AUTH_DRIVER=none on an address others can reach")
 
     mode: Literal["service"] = _dw("service", "service: workers poll")

@@ -95,7 +95,7 @@ class Console:
         except (Refused, StoreError, ApiRefusal) as error:
             response = failure(session, visit, error)
         except Exception as error:
-            _report(name, error)
+            report(name, error)
             gone = Refused("server_error", "The server failed to make this page.", status=500)
             response = failure(session, visit, gone)
         if session.is_new:
@@ -195,7 +195,8 @@ def _is_encrypted(request: Request) -> bool:
     return origin.startswith("https://") or forwarded == "https"
 
 
-def _report(name: str, error: Exception) -> None:
+def report(name: str, error: Exception) -> None:
+    """Log that a page could not be made."""
     # As in the pipeline: the text of an exception may quote a payload.
     frames = traceback.extract_tb(error.__traceback__)[-8:]
     log.error(

@@ -44,8 +44,10 @@ def _is_ours(raw_path: bytes) -> bool:
     return raw_path == ROOT or raw_path.startswith(ROOT + b"/")
 
 
-def open_console(node: NodePort, pipeline: Pipeline, metrics: Metrics) -> tuple[Front, Watchers]:
-    """The front of ``node``, and those who watch its pages."""
+def open_console(node: NodePort, pipeline: Pipeline, metrics: Metrics) -> tuple[Answering, Watchers | None]:
+    """The front of ``node``, and those who watch its pages; the API alone if the console is switched off."""
+    if not node.settings.console:
+        return pipeline, None
     sessions = Sessions(SharedSecret(node.store, "console"), node.settings)
     pulse = Pulse(node.store, node.census, node.clock.now_ms, metrics.latency.take)
     console = Console(node, pipeline, sessions, pulse)

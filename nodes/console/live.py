@@ -19,7 +19,7 @@ from nodes.api.paths import parse_query
 from nodes.api.serving import Asgi
 from nodes.console import frame, rendering
 from nodes.console.access import ApiRefusal
-from nodes.console.door import Console
+from nodes.console.door import Console, report
 from nodes.console.pages import PAGES, Page
 from nodes.console.visits import Visit
 
@@ -116,6 +116,9 @@ class Watchers:
             except (ApiRefusal, Refused, StoreError):
                 # The page itself says it better; until then the reader keeps what they have.
                 text = sent
+            except Exception as error:
+                report(page.name, error)
+                return
             if text != sent:
                 await send(_event(text, "event: part\n"))
                 sent = text
