@@ -15,12 +15,8 @@ from nodes.api.app import create_app
 from nodes.api.limits import ListenerLimits
 from nodes.api.metrics import Metrics
 from nodes.api.pipeline import Pipeline
-<<<<<<< HEAD
 from nodes.api.providers import provided_access
-from nodes.api.serving import Address, open_listener, tune_gc
-=======
 from nodes.api.serving import Address, Asgi, open_listener, tune_gc
->>>>>>> 9d8f11a (Walk every page and action of the console in a real browser; say how it is kept safe)
 from nodes.api.serving import serve as serve_http
 from nodes.console.front import open_console
 from nodes.listener.listener import WorkerListener

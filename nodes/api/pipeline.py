@@ -136,7 +136,7 @@ class Pipeline:
         principal: Principal | None = None
         if not route.public:
             principal = known or self._authenticator.authenticate(request)
-            self._authorize(exchange, route, principal, document, provided=known is None)
+            self._authorize(exchange, route, principal, document)
         if route.versioned:
             self._say(exchange, "error")
             check_version(exchange.plane, request)
@@ -167,11 +167,9 @@ class Pipeline:
         )
         return self._wrap(exchange, reply)
 
-    def _authorize(
-        self, exchange: Exchange, route: Route, principal: Principal, document: Any, *, provided: bool
-    ) -> None:
-        """Raises Refused (403). Who logged in at this node is judged by role alone."""
-        if self._provided is None or not provided:
+    def _authorize(self, exchange: Exchange, route: Route, principal: Principal, document: Any) -> None:
+        """Raises Refused (403)."""
+        if self._provided is None:
             authorize(principal, route)
             return
         request = exchange.request

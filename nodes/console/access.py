@@ -57,13 +57,17 @@ class Access:
     principal: Principal
     namespace: str
     origin: Request
+    is_provided: bool = False
+    """Whether not the table decides who may do what, but a provider that only answers requests."""
 
     def may(self, method: str, template: str) -> bool:
         """Whether the routing table lets the person use a route."""
-        return may_use(self.principal, _ROUTES[method, template])
+        return self.is_provided or may_use(self.principal, _ROUTES[method, template])
 
     def demand(self, method: str, template: str) -> None:
-        """Raises ApiRefusal (403) unless the person may use a route: for pages that read beside it."""
+        """Raises ApiRefusal (403) unless the person may use a route: for pages that read beside it, after
+        they have asked another route of the same family.
+        """
         if not self.may(method, template):
             message = "The credential's role may not see this."
             raise ApiRefusal(403, {"reason": "forbidden", "message": message})

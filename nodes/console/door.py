@@ -57,6 +57,9 @@ class Console:
                     response = failure(None, None, _no_page())
         except (Refused, StoreError) as error:
             response = failure(None, None, error)
+        except Exception as error:
+            report("", error)
+            response = failure(None, None, _unexpected())
         if request.method == "HEAD":
             response.body = b""
         return response
@@ -70,7 +73,7 @@ class Console:
         if session.principal is None:
             raise Refused("unauthorized", "You are not logged in.", status=401)
         namespace = (query.get("namespace", "").strip() or self._node.settings.default_namespace).lower()
-        access = Access(self._pipeline, session.principal, namespace, request)
+        access = Access(self._pipeline, session.principal, namespace, request, self._sessions.is_provided)
         return Visit(name, query, self._node, access, session, self._pulse)
 
     # -- what is asked ----------------------------------------------------------------------
@@ -96,8 +99,7 @@ class Console:
             response = failure(session, visit, error)
         except Exception as error:
             report(name, error)
-            gone = Refused("server_error", "The server failed to make this page.", status=500)
-            response = failure(session, visit, gone)
+            response = failure(session, visit, _unexpected())
         if session.is_new:
             cookie = await self._sessions.cookie(session, secure=_is_encrypted(request))
             response.headers.append((b"set-cookie", cookie))
@@ -106,6 +108,10 @@ class Console:
     async def _get(
         self, name: str, query: Mapping[str, str], session: Session, visit: Visit | None
     ) -> Response:
+        if visit is None and self._sessions.is_provided:
+            text = "Nothing in the request says who you are."
+            remediation = "Come through the gateway that this server takes your name from."
+            raise Refused("unauthorized", text, status=401, remediation=remediation)
         if name == "login":
             return _login_page(session, query.get("back", ""), "")
         if visit is None:
@@ -164,7 +170,7 @@ def failure(
             "reason": error.reason,
             "details": [text for text in details if text != message],
             "remedy": remedy(status, error.reason, body),
-            "may_log_in": status in (401, 403) and session is not None,
+            "may_log_in": status in (401, 403) and session is not None and "remediation" not in body,
         },
     )
 
@@ -178,6 +184,10 @@ def _login_page(session: Session, back: str, problem: str) -> Response:
         "form_token": session.form_token,
     }
     return frame.show_outside(403 if problem else 200, "login", None, found)
+
+
+def _unexpected() -> Refused:
+    return Refused("server_error", "The server failed to make this page.", status=500)
 
 
 def _no_page() -> Refused:

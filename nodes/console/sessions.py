@@ -4,6 +4,9 @@ The cookie names no secret. It holds a random id and, after a login, a *proof*: 
 that was pasted, under a key that only the nodes of this cluster know. A request is of whoever's credential
 makes the same proof now, so a credential that is changed or taken away ends its sessions at once.
 
+Where a provider of the operator's own decides (``DW_AUTH_PROVIDER``) nobody logs in here: what stands in
+front of the nodes adds to every request what the provider wants to see, and the cookie only guards forms.
+
 Forms carry a token made from the id (:attr:`Session.form_token`). A page of another site can neither read
 it nor, as the cookie is ``SameSite=Strict``, have it go with a request of its own.
 """
@@ -19,10 +22,12 @@ from typing import Final
 from itsdangerous import BadSignature, URLSafeTimedSerializer
 from werkzeug.http import dump_cookie, parse_cookie
 
+from cluster.errors import Refused
 from cluster.settings.schema import AuthDriver, Settings
 from cluster.shared_secret import SharedSecret
 from nodes.api.auth import ANYBODY, Principal, credentials, holder
 from nodes.api.messages import Request
+from nodes.api.providers import provided_access
 
 LIFETIME_SECONDS: Final = 12 * 3600
 COOKIE: Final = "headrace_console"
@@ -46,13 +51,18 @@ class Sessions:
     def __init__(self, secret: SharedSecret, settings: Settings) -> None:
         self._secret = secret
         self._driver = settings.auth_driver
-        self._provided = settings.auth_provider is not None
+        self._provider = provided_access(settings)
         self._credentials = credentials(settings)
 
     @property
     def is_open(self) -> bool:
         """Whether nobody has to log in."""
-        return self._driver is AuthDriver.NONE and not self._provided
+        return self._driver is AuthDriver.NONE and self._provider is None
+
+    @property
+    def is_provided(self) -> bool:
+        """Whether each request itself says who sends it, to a provider of the operator's own."""
+        return self._provider is not None
 
     async def of(self, request: Request) -> Session:
         """The session of a request; a new one when it has none, or one that is over. Raises StoreError."""
@@ -62,23 +72,24 @@ class Sessions:
             sealed = cookies.get(_cookie_name(key))
             known = None if sealed is None else _unseal(key, sealed)
             if known is not None:
-                return self._session(key, *known)
+                return self._session(key, *known, self._principal(key, known[1], request))
             if not cookies:
                 break
             # The cookie may have been sealed by a node that knows a newer key than this one remembers.
-        return self._session(key, token_urlsafe(16), "", is_new=True)
+        return self._new(key, "", self._principal(key, "", request))
 
     async def log_in(self, credential: str) -> Session | None:
         """A new session of whoever has this token, or signature key; None when nobody has."""
         given = credential.strip().encode()[:_LONGEST_CREDENTIAL]
-        if holder(self._credentials, self._driver, lambda own: hmac.compare_digest(own, given)) is None:
+        principal = holder(self._credentials, self._driver, lambda own: hmac.compare_digest(own, given))
+        if principal is None:
             return None
         key = await self._secret.read()
-        return self._session(key, token_urlsafe(16), _proof(key, given), is_new=True)
+        return self._new(key, _proof(key, given), principal)
 
     async def log_out(self) -> Session:
         """A new session of nobody."""
-        return self._session(await self._secret.read(), token_urlsafe(16), "", is_new=True)
+        return self._new(await self._secret.read(), "", None)
 
     async def cookie(self, session: Session, *, secure: bool) -> bytes:
         """The header value that keeps a session.
@@ -96,13 +107,24 @@ class Sessions:
             samesite="Strict",
         ).encode()
 
-    def _session(self, key: bytes, identity: str, proof: str, *, is_new: bool = False) -> Session:
-        token = hmac.new(key, b"form:" + identity.encode(), hashlib.sha256).hexdigest()
-        return Session(identity, proof, self._principal(key, proof), token, is_new)
+    def _new(self, key: bytes, proof: str, principal: Principal | None) -> Session:
+        return self._session(key, token_urlsafe(16), proof, principal, is_new=True)
 
-    def _principal(self, key: bytes, proof: str) -> Principal | None:
+    @staticmethod
+    def _session(
+        key: bytes, identity: str, proof: str, principal: Principal | None, *, is_new: bool = False
+    ) -> Session:
+        token = hmac.new(key, b"form:" + identity.encode(), hashlib.sha256).hexdigest()
+        return Session(identity, proof, principal, token, is_new)
+
+    def _principal(self, key: bytes, proof: str, request: Request) -> Principal | None:
         if self.is_open:
             return ANYBODY
+        if self._provider is not None:
+            try:
+                return self._provider.authenticate(request)
+            except Refused:
+                return None
         if not proof:
             return None
         return holder(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from nodes.api.messages import Response
@@ -214,3 +216,28 @@ async def test_what_is_no_form_is_refused(browser: Browser) -> None:
     for content_type in ("application/json", "multipart/form-data", "text/plain"):
         page = await browser.send("POST", "login", {}, content_type=content_type)
         assert page.status == 415
+
+
+# -- a gateway in front -------------------------------------------------------------------------
+
+
+async def test_a_gateway_says_who_one_is(open_browser: OpenBrowser) -> None:
+    browser = await open_browser(auth_provider="tests.unit.console.gateway:Gateway")
+    nobody = await browser.get("workflows")
+    assert nobody.status == 401
+    assert b"Come through the gateway" in nobody.body
+
+    page = await browser.get("namespaces", x_user="bob")
+
+    assert page.status == 200
+    assert b"bob" in page.body
+    assert b"Log out" not in page.body
+    token = re.search(r'name="token" value="([0-9a-f]{64})"', page.body.decode())
+    assert token
+    form = {"token": token[1], "action": "create-namespace", "name": "new"}
+    refused = await browser.send("POST", "do", form, x_user="bob")
+    assert refused.status == 403
+    assert b"does not allow this" in refused.body
+    assert (await browser.send("POST", "do", form, x_user="ann")).status == 303
+    assert await browser.node.namespaces.get("new") is not None
+    assert (await browser.send("POST", "do", {**form, "token": "0" * 64}, x_user="ann")).status == 403
