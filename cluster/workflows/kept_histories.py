@@ -87,8 +87,8 @@ def replay_mode(state: RunState, registration: str, page_size: int, leased_at_ms
     kept = state.kept
     if kept is None or page_size < ANCHOR:
         return None
-    same = kept.registration == registration and leased_at_ms < kept.until_ms
-    return ReplayMode.HIT if same else ReplayMode.COLD
+    same = bool(registration) and kept.registration == registration
+    return ReplayMode.HIT if same and leased_at_ms < kept.until_ms else ReplayMode.COLD
 
 
 def stored(kept: KeptHistory) -> str:

@@ -1,5 +1,6 @@
 -- include: taking
--- Hands out ready tasks to waiters: for each waiter the oldest head among the types it takes.
+-- Hands out ready tasks to waiters: for each waiter the oldest head among the types it takes. A workflow
+-- task goes to another waiter of the same call if that one's process keeps the history of the run.
 --
 -- KEYS[1]  any key of the first partition (routes the script)
 -- ARGV[1]  prefix of the cluster     ARGV[2]  session of the calling node
@@ -103,7 +104,8 @@ local function oldest(types, heads)
   return best, best_b, best_h, best_type
 end
 
--- The task at the head of a queue if it may be handed out; nil for a dead entry, which goes.
+-- The task at the head of a queue if it may be handed out, its entry, and who keeps the history of its
+-- run; nil for a dead entry, which goes.
 local function take(queue, score)
   local back = P .. ':b:' .. queue
   local first = redis.call('ZRANGE', back, 0, 0, 'WITHSCORES')
@@ -125,7 +127,7 @@ local function take(queue, score)
     end
     return nil
   end
-  local run = redis.call('HMGET', P .. ':run:' .. r[3], 'v', 'c')
+  local run = redis.call('HMGET', P .. ':run:' .. r[3], 'v', 'c', 'sk')
   if not run[1] or run[2] then
     if entry ~= 'b' then
       discard_entry(queue, entry)
@@ -133,7 +135,7 @@ local function take(queue, score)
     redis.call('DEL', key)
     return nil
   end
-  return id, entry
+  return id, entry, run[3]
 end
 
 -- The partition knows under which terms its tasks may be claimed, and the caller may not (D3).
@@ -181,8 +183,8 @@ local function keeps(kept, registration, leased_at)
   if not kept or page_size < ANCHOR then
     return false
   end
-  local keeper, events, until_ms = string.match(kept, '^(%S*) (%d+) (%d+)$')
-  return keeper == registration and tonumber(events) > page_size and tonumber(leased_at) < tonumber(until_ms)
+  local keeper, events, until_ms = string.match(kept, '^(%S+) (%d+) (%d+)$')
+  return keeper and keeper == registration and tonumber(events) > page_size and tonumber(leased_at) < tonumber(until_ms)
 end
 
 local function claimed(waiter, b, id, again)
@@ -213,26 +215,53 @@ local function held_by(token, owner)
   end
 end
 
+local claims, served = {}, {}
+
+local function hand_out(waiter, b, id, again)
+  served[waiter] = true
+  claims[#claims + 1] = claimed(waiter, b, id, again)
+end
+
+-- The waiter that gets a task which `waiter` was found: one that is still to be served, takes the same types
+-- and is of the process that keeps the history; else the waiter itself.
+local function preferred(waiter, kept, h)
+  local keeper = kept and string.match(kept, '^%S+')
+  if not keeper or keeper == waiters[waiter][7] then
+    return waiter
+  end
+  for other = waiter + 1, #waiters do
+    local w = waiters[other]
+    if w[7] == keeper and not served[other] and w[3] == waiters[waiter][3] then
+      for _, heads in ipairs(w[4]) do
+        if heads == h then
+          return other
+        end
+      end
+    end
+  end
+  return waiter
+end
+
 local function serve(waiter)
-  local owner, token, type_set, heads, held_only, ticket, registration = unpack(waiters[waiter])
+  local owner, token, type_set, heads, held_only, ticket = unpack(waiters[waiter])
   local types = type_sets[type_set]
   if held_only == 1 then
     local b, id = held_by(token, owner)
-    if not id then
-      return nil
+    if id then
+      P = bases[b]
+      -- From now on only this call may give the task back.
+      redis.call('HSET', P .. ':task:' .. id, 'c', call)
+      hand_out(waiter, b, id, 1)
     end
-    P = bases[b]
-    -- From now on only this call may give the task back.
-    redis.call('HSET', P .. ':task:' .. id, 'c', call)
-    return claimed(waiter, b, id, 1)
+    return
   end
   if claim_by >= 0 and now > claim_by then
-    return nil
+    return
   end
   for _ = 1, SEARCH_LIMIT do
     local score, best_b, best_h, type_part = oldest(types, heads)
     if not score or not admitted(best_b, ticket) then
-      return nil
+      return
     end
     if not announced then
       announced = true
@@ -240,23 +269,25 @@ local function serve(waiter)
     end
     P = bases[best_b]
     local queue = heads_names[best_h] .. ':' .. type_part
-    local task, entry = take(queue, score)
+    local task, entry, kept = take(queue, score)
     local following = next_ready(queue)
     set_head(heads_names[best_h], type_part, following)
     ready[best_b][best_h][type_part] = following or false
     if task then
-      lease(task, entry, owner, token, ticket, registration)
-      return claimed(waiter, best_b, task, 0)
+      local to = preferred(waiter, kept, best_h)
+      local w = waiters[to]
+      lease(task, entry, w[1], w[2], w[6], w[7])
+      hand_out(to, best_b, task, 0)
+      if to == waiter then
+        return
+      end
     end
   end
-  return nil
 end
 
-local claims = {}
 for waiter = 1, #waiters do
-  local claim = serve(waiter)
-  if claim then
-    claims[#claims + 1] = claim
+  if not served[waiter] then
+    serve(waiter)
   end
 end
 
