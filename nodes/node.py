@@ -63,6 +63,7 @@ from cluster.workflows.planning import LeaseTimes
 from cluster.workflows.retention import Retention
 from cluster.workflows.storage import RunCache
 from nodes.streams.hub import StreamHub
+from nodes.tracing import Spans
 
 log = structlog.get_logger(__name__)
 
@@ -109,6 +110,7 @@ class Node:
     due: DueWork
     schedules: Schedules
     search_attributes: SearchAttributes
+    spans: Spans
     stopping: bool = False
 
 
@@ -127,12 +129,12 @@ async def check_store(settings: Settings) -> None:
 
 
 @asynccontextmanager
-async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node]:
-    """A running node without its HTTP server. Raises StartupError.
+async def open_node(settings: Settings, address: str = "", spans: Spans | None = None) -> AsyncIterator[Node]:
+    """A running node without its HTTP server; what it does is recorded in ``spans``. Raises StartupError.
 
     On leaving the block the node gives back its partitions and its session.
     """
-    random = SystemRandom()
+    random, spans = SystemRandom(), spans or Spans()
     async with open_store(
         settings.redis_url, prefix=settings.key_prefix, durability=settings.durability
     ) as store:
@@ -198,6 +200,7 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
             nodes=lambda: [session.incarnation for session in membership.live],
             max_message_bytes=settings.max_payload_bytes,
             random=random,
+            spans=spans,
         )
         rpc = NodeRpcBroker(
             store,
@@ -279,6 +282,7 @@ async def open_node(settings: Settings, address: str = "") -> AsyncIterator[Node
             due=due,
             schedules=schedules,
             search_attributes=SearchAttributes(store, settings.max_search_attributes),
+            spans=spans,
         )
         await node.namespaces.watch()
         await node.workers.watch()

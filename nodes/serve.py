@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from functools import partial
 
 import structlog
@@ -25,6 +26,7 @@ from nodes.node import Node, check_store, drain, leave, open_node
 from nodes.streams.carriers import with_streams
 from nodes.streams.door import StreamDoor
 from nodes.streams.metrics import StreamCollector
+from nodes.tracing import spans
 from nodes.upkeep_metrics import UpkeepCollector
 
 log = structlog.get_logger(__name__)
@@ -37,7 +39,7 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[str] = trio.
     """
     provided_access(settings)
     stop, drained = trio.Event(), trio.Event()
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals, ExitStack() as recording:
         async with trio.open_nursery() as outer:
             outer.start_soon(_set_on_signal, signals, stop)
             async with trio.open_nursery() as waiting:
@@ -52,7 +54,11 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[str] = trio.
             for_workers = None
             if settings.worker_address is not None:
                 for_workers = open_listener(*settings.worker_address, "HEADRACE_WORKER_LISTEN")
-            async with open_node(settings, settings.listen) as node, trio.open_nursery() as nursery:
+            recorded = recording.enter_context(spans(settings.tracing, settings.node_name))
+            async with (
+                open_node(settings, settings.listen, recorded) as node,
+                trio.open_nursery() as nursery,
+            ):
                 metrics = Metrics(node)
                 metrics.registry.register(
                     UpkeepCollector(

@@ -245,6 +245,8 @@ def step_body(info: FlowInfo, step: StepState) -> bytes:
         "method_timeout_ms": options.timeout_ms,
         "heartbeat_timeout_ms": options.heartbeat_ms,
     }
+    if info.traceparent:
+        body["traceparent"] = info.traceparent
     if step.conditions:
         body["conditions"] = orjson.Fragment(step.conditions)
     if step.failure is not None:

@@ -188,6 +188,8 @@ class FlowInfo(Document, frozen=True, kw_only=True):
     deadline_ms: int = 0
     timeout_policy: TimeoutPolicy = TimeoutPolicy.FAIL
     timeout_handler: TimeoutHandler | None = None
+    traceparent: str = ""
+    """The trace in which the run was started; its tasks carry it to their workers."""
 
 
 class Stop(Record, frozen=True, kw_only=True):

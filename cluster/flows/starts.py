@@ -70,6 +70,7 @@ class StartFlow:
     id_reuse: IdReuse = IdReuse.IF_NOT_RUNNING
     request_id: str | None = None
     ignore_already_started: bool = False
+    traceparent: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,7 @@ class Starts(FlowDecider):
             deadline_ms=now_ms + request.timeout_ms if request.timeout_ms else 0,
             timeout_policy=request.timeout_policy,
             timeout_handler=request.timeout_handler,
+            traceparent=request.traceparent,
         )
         changes = machine.start(info, request.input, request.options, request.attributes, self._limits)
         tx = self._transaction(partition, run_id)

@@ -49,6 +49,13 @@ class AuthDriver(StrEnum):
     SIGNATURE = "signature"
 
 
+class Tracing(StrEnum):
+    """Where a node's spans go."""
+
+    OFF = "off"
+    OTLP = "otlp"
+
+
 class LogFormat(StrEnum):
     """``auto`` is ``console`` on a terminal and ``json`` elsewhere."""
 
@@ -143,6 +150,7 @@ class Settings(BaseModel):
     key_prefix: KeyPrefix = _own("hr1", "first part of every Redis key and channel")
     log_level: Literal["debug", "info", "warning", "error"] = _own("info", "lowest level that is logged")
     log_format: LogFormat = _own(LogFormat.AUTO, "auto, json or console")
+    tracing: Tracing = _own(Tracing.OFF, "off, or otlp: spans go where OTEL_EXPORTER_OTLP_ENDPOINT says")
     metrics_prefix: Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$", max_length=64)] = _own(
         "headrace", "first part of the names of the step queue's metrics"
     )

@@ -53,6 +53,7 @@ def start_child(
         run_deadline_ms=None if run is None else decision.in_seconds(run),
         parent=ParentRef(workflow_id=parent.workflow_id, run_id=parent.run_id, step=step),
         retry=command.retry,
+        traceparent=parent.traceparent,
     )
     child = ChildState(
         step=step,

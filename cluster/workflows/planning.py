@@ -275,6 +275,7 @@ def activity_body(info: RunInfo, activity: ActivityState) -> bytes:
         "arguments": _payload(activity.arguments),
         "retry_policy": retry_snapshot(activity),
         "worker_session": activity.worker_session,
+        "traceparent": info.traceparent or None,
         "timeouts": _present(
             {
                 "schedule_to_start_at_ms": _schedule_to_start_ms(activity),

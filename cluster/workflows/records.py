@@ -84,6 +84,8 @@ class RunInfo(Document, frozen=True, kw_only=True):
     attempt: int = 1
     """Which try of a child with a retry policy this run is."""
     retry: RetryPolicy | None = None
+    traceparent: str = ""
+    """The trace in which the run was started; tasks carry it to their workers."""
 
 
 class ActivityState(Document, frozen=True, kw_only=True):

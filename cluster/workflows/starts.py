@@ -41,6 +41,8 @@ class StartRequest:
     """The build whose workers alone may take the run's tasks; "" for any."""
     context: Mapping[str, Any] | None = field(default=None, compare=False)
     """Who asks (server-behaviour 2.4); None: the server itself."""
+    traceparent: str = field(default="", compare=False)
+    """The trace in which it was asked for, as W3C writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,4 +164,5 @@ def run_info(request: StartRequest, workflow_id: str, run_id: str, now_us: int) 
         started_at_us=now_us,
         execution_deadline_ms=None if execution is None else due_in(now_us, execution),
         run_deadline_ms=None if run is None else due_in(now_us, run),
+        traceparent=request.traceparent,
     )

@@ -109,6 +109,7 @@ async def _start(call: Call, event: _Event, derived_id: str) -> dict[str, Any]:
     workflow_id = target.workflow_id or derived_id
     request = StartRequest(
         namespace=call.namespace,
+        traceparent=call.traceparent,
         workflow_type=target.workflow_type,
         task_queue=target.task_queue or "default",
         workflow_id=workflow_id,

@@ -31,6 +31,11 @@ class Call:
     metrics: Metrics
 
     @property
+    def traceparent(self) -> str:
+        """The trace in which what this request starts shall run, "" for none."""
+        return self.node.spans.begun_in(self.request.header)
+
+    @property
     def body(self) -> dict[str, Any]:
         """The JSON object that was sent; {} without a body. Raises ValidationFailed."""
         if not isinstance(self.document, dict):

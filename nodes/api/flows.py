@@ -97,6 +97,7 @@ async def start(call: Call) -> Reply:
     started = await call.node.flows.start(
         StartFlow(
             namespace=call.namespace,
+            traceparent=call.traceparent,
             flow_type=body.flow_type,
             start_step=body.start_step,
             flow_id=body.flow_id,

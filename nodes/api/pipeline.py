@@ -78,7 +78,9 @@ class Pipeline:
         """The response to ``request``. Raises nothing but cancellation."""
         began = time.perf_counter()
         exchange = self._locate(request)
-        response = await self._respond(exchange, None)
+        with self._node.spans.request(request.method, exchange.template, request.header) as span:
+            response = await self._respond(exchange, None)
+            self._node.spans.answered(span, response.status)
         if self._node.settings.compression_enabled:
             compression.apply(request, response)
         if request.method == "HEAD":

@@ -62,6 +62,8 @@ async def find_task(call: Call, body: PollFields, kind: TaskKind, page_size: int
     )
     result = await while_active(call, registration, partial(call.node.polls.poll, request))
     call.metrics.poll(kind, result.status)
+    if result.task is not None:
+        call.node.spans.handed_out(call.namespace, result.task)
     return result
 
 

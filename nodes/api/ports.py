@@ -29,6 +29,7 @@ from cluster.workers import WorkerStore
 from cluster.workflows.engine import Engine
 from cluster.workflows.history_waits import HistoryWaits
 from cluster.workflows.retention import Retention
+from nodes.tracing import Spans
 
 
 class NodePort(Protocol):
@@ -36,6 +37,8 @@ class NodePort(Protocol):
 
     @property
     def settings(self) -> Settings: ...
+    @property
+    def spans(self) -> Spans: ...
     @property
     def store(self) -> Store: ...
     @property

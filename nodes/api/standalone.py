@@ -85,6 +85,7 @@ async def start(call: Call) -> Reply:
     started = await call.node.engine.start(
         StartRequest(
             namespace=call.namespace,
+            traceparent=call.traceparent,
             workflow_type=HOST_TYPE,
             workflow_id=body.activity_id,
             task_queue=body.task_queue,

@@ -192,6 +192,7 @@ def _show(task: WorkflowTask, accept_encoding: str | None) -> dict[str, Any]:
         "task_queue": info.task_queue,
         "connection": None,
         "compatibility": info.marker or None,
+        **({"traceparent": info.traceparent} if info.traceparent else {}),
         "lease_owner": task.owner,
         "lease_expires_at": iso_ms(task.lease_expires_at_ms),
         "total_history_events": state.history_length,

@@ -105,6 +105,7 @@ async def start(call: Call) -> Reply:
     started = await call.node.engine.start(
         StartRequest(
             namespace=call.namespace,
+            traceparent=call.traceparent,
             workflow_type=body.workflow_type,
             workflow_id=body.workflow_id,
             task_queue=body.task_queue or DEFAULT_QUEUE,

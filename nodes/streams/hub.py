@@ -39,6 +39,7 @@ from nodes.streams.core import Phase
 from nodes.streams.frames import CloseReason
 from nodes.streams.results import Results, Settled, StepEngine
 from nodes.streams.tasks import RunningStep, orphan_result, running_step
+from nodes.tracing import Spans
 
 log = structlog.get_logger(__name__)
 
@@ -103,8 +104,10 @@ class StreamHub:
         nodes: Callable[[], Collection[str]],
         max_message_bytes: int,
         random: Random,
+        spans: Spans,
     ) -> None:
         self._store = store
+        self._spans = spans
         self._membership = membership
         self._engine = engine
         self.matching = matching
@@ -363,6 +366,7 @@ class StreamHub:
     def started(self, connection: Connection, step: RunningStep) -> None:
         """An attempt was sent to a worker."""
         self._running[step.attempt_id] = (step, connection)
+        self._spans.step_began(step)
         reason = self._cancels.early(step.attempt_id)
         if reason is not None:
             self._cancel(step.attempt_id, reason)
@@ -372,6 +376,7 @@ class StreamHub:
 
         def done(verdict: Verdict) -> None:
             self._running.pop(step.attempt_id, None)
+            self._spans.step_ended(step.attempt_id, result.kind, accepted=verdict.accepted)
             if verdict.unsure:
                 self.audit.soon()
             settled(verdict)

@@ -19,6 +19,8 @@ class StepBody(msgspec.Struct, frozen=True):
     flow_type: str
     step_type: str
     method: str
+    flow_id: str = ""
+    traceparent: str = ""
 
 
 _step_body = msgspec.json.Decoder(StepBody)
@@ -36,6 +38,8 @@ class RunningStep(msgspec.Struct, frozen=True):
     step_type: str
     worker_id: str
     session: str
+    flow_id: str = ""
+    traceparent: str = ""
 
     @property
     def attempt_id(self) -> str:
@@ -76,6 +80,8 @@ def running_step(handed_out: HandedOut, worker_id: str, session: str) -> Running
         step_type=body.step_type,
         worker_id=worker_id,
         session=session,
+        flow_id=body.flow_id,
+        traceparent=body.traceparent,
     )
 
 

@@ -13,6 +13,7 @@ from uuid import uuid4
 import httpx
 import msgspec
 import trio
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from nodes.worker.backoff import pause_before
 from nodes.worker.client_errors import (
@@ -77,6 +78,9 @@ class _Summary(msgspec.Struct):
 
 class _RpcAnswer(msgspec.Struct):
     result: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_propagator = TraceContextTextMapPropagator()
 
 
 class Client:
@@ -351,6 +355,7 @@ class Client:
         headers = await self._credential.headers()
         if body is not None:
             headers["content-type"] = "application/json"
+        _propagator.inject(headers)  # adds nothing outside a span
         try:
             response = await self._http.request(
                 method,

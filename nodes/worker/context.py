@@ -86,6 +86,8 @@ class TaskContext:
         self.flow_id = body.flow_id
         self.run_id = body.run_id
         self.attempt_id = body.attempt_id
+        self.traceparent = body.traceparent
+        """The trace in which the flow was started, as W3C writes it; "" for none."""
         self.attributes = Attributes(body.attributes)
         self.published: list[tuple[str, Any]] = []
 

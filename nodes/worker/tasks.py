@@ -31,6 +31,7 @@ class TaskBody(msgspec.Struct, frozen=True):
     method_timeout_ms: int = 0
     heartbeat_timeout_ms: int = 0
     first_attempt_at: str | None = None
+    traceparent: str = ""
 
 
 _decoder = msgspec.json.Decoder(TaskBody)

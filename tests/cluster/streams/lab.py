@@ -29,6 +29,7 @@ from cluster.store.store import Store, open_store
 from cluster.upkeep.due import DueWork
 from nodes.streams.codec import ProtocolError
 from nodes.streams.hub import StreamHub
+from nodes.tracing import Spans
 from tests.cluster.nodes import synchronized_clock
 from tests.stream_client import Frame, StreamClient
 from tests.waiting import eventually
@@ -228,6 +229,7 @@ def _node(
         nodes=lambda: [m.incarnation for m in members],
         max_message_bytes=100_000,
         random=random,
+        spans=Spans(),
     )
     rpc = NodeRpcBroker(
         store,

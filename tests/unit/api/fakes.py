@@ -26,6 +26,7 @@ from nodes.api.metrics import Metrics
 from nodes.api.pipeline import Pipeline
 from nodes.api.ports import NodePort
 from nodes.api.versions import CONTROL_HEADER, WORKER_HEADER
+from nodes.tracing import Spans
 
 NOW_MS = 1_800_000_000_000
 CONTROL = {CONTROL_HEADER.decode(): "2"}
@@ -180,6 +181,7 @@ class FakeNode:
 
     def __post_init__(self) -> None:
         store = cast(Store, self.store)
+        self.spans = Spans()
         self.clock = SimpleNamespace(now_ms=lambda: NOW_MS)
         self.membership = SimpleNamespace(held={0: None, 3: None})
         self.namespaces = NamespaceStore(store, self.clock.now_ms, self.settings.history_retention_days)
