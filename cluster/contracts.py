@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cachetools import TTLCache
 
 from cluster.fleet import Fleet, WorkerStatus
+from cluster.signatures import Signature, faults_of_all, signature
 from cluster.workers import Registration
 
 REMEMBERED_SECONDS: Final = 1.0
@@ -28,6 +29,12 @@ class Handlers:
     updates: frozenset[str]
     validators: frozenset[str]
     """Updates that a worker has to approve before they are accepted."""
+    signatures: Mapping[tuple[str, str], tuple[Signature | None, ...]] = field(default_factory=dict)
+    """What each worker says of the arguments of a ``signal``, ``update`` or ``query``, by its name."""
+
+    def faults(self, kind: str, name: str, arguments: Any) -> list[str]:
+        """Why no worker would take ``arguments``."""
+        return faults_of_all(self.signatures.get((kind, name), ()), arguments)
 
 
 class Contracts:
@@ -60,7 +67,23 @@ def declared(registrations: Sequence[Registration], workflow_type: str) -> Handl
         signals=_names(contracts, "signals"),
         updates=_names(contracts, "updates"),
         validators=_names(contracts, "update_validators"),
+        signatures=_signatures(contracts),
     )
+
+
+def _signatures(
+    contracts: Sequence[Mapping[str, Any]],
+) -> dict[tuple[str, str], tuple[Signature | None, ...]]:
+    found: dict[tuple[str, str], list[Signature | None]] = {}
+    for kind in ("signal", "update", "query"):
+        for contract in contracts:
+            listed = contract.get(f"{kind}_contracts")
+            for each in listed if isinstance(listed, list) else ():
+                name = each.get("name") if isinstance(each, Mapping) else None
+                if isinstance(name, str):
+                    found.setdefault((kind, name), []).append(signature(each))
+    # A worker that names the handler and says no more takes anything.
+    return {key: tuple(each) for key, each in found.items() if len(each) == len(contracts)}
 
 
 def _names(contracts: Sequence[Mapping[str, Any]], field: str) -> frozenset[str]:

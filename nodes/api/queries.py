@@ -12,6 +12,7 @@ from cluster.queries.broker import unavailable
 from cluster.queries.model import Answer, AnswerState, QueryClaim, QueryPoll, Question, QuestionBody
 from cluster.queues.model import PollStatus
 from cluster.times import iso_ms
+from cluster.workflows.records import Payload, RunInfo
 from nodes.api.call import Call
 from nodes.api.fields import Attempt, Fields, OptionalText, ShortText
 from nodes.api.operations import operation_name, read_arguments, target
@@ -57,6 +58,7 @@ async def query(call: Call) -> Reply:
     info = view.run.info
     sent = {"query_name": name, "target_scope": scope, "run_id": info.run_id, "result": None}
     try:
+        await _check_arguments(call, info, name, arguments)
         answer = await _ask(
             call,
             view.run.info.task_queue,
@@ -84,6 +86,17 @@ async def query(call: Call) -> Reply:
         case AnswerState.TIMED_OUT:
             text = "No worker answered the query in time."
             raise Refused("query_worker_timeout", text, status=504, **sent)
+
+
+async def _check_arguments(call: Call, info: RunInfo, name: str, arguments: Payload) -> None:
+    """Refuses (422) arguments that no worker's handler takes."""
+    handlers = await call.node.contracts.handlers(info.namespace, info.task_queue, info.workflow_type)
+    faults = [] if handlers is None else handlers.faults("query", name, show_value(arguments))
+    if faults:
+        errors = {"input": faults}
+        raise Refused(
+            "invalid_query_arguments", faults[0], status=422, errors=errors, validation_errors=errors
+        )
 
 
 async def _ask(call: Call, task_queue: str, marker: str, body: QuestionBody) -> Answer:

@@ -8,6 +8,7 @@ from annotated_types import Ge, Le, MaxLen
 from pydantic import StringConstraints
 
 from cluster import payloads
+from cluster.contracts import Handlers
 from cluster.workflows import client_commands
 from cluster.workflows.client_answers import Check, Target
 from cluster.workflows.client_commands import ClientCommand, CommandKind, Scope
@@ -62,6 +63,8 @@ def signal_check(call: Call, command: ClientCommand) -> Check:
         if handlers is not None and command.name not in handlers.signals:
             text = f"The workflow has no signal {command.name!r}."
             raise client_commands.rejected(run, command, "unknown_signal", text, status=404)
+        if handlers is not None and not run.state.status.closed:
+            _check_arguments(run, command, handlers)
 
     return known
 
@@ -89,11 +92,23 @@ def update_check(call: Call, command: ClientCommand) -> Check:
         if command.name not in handlers.updates:
             text = f"The workflow has no update {command.name!r}."
             raise client_commands.rejected(run, command, "unknown_update", text, status=404)
+        _check_arguments(run, command, handlers)
         if command.name in handlers.validators and not await call.node.engine.is_kept(run, command):
             arguments = command.input or payloads.encode([])
             await update_validations.validate(call, run, command.name, arguments)
 
     return known
+
+
+def _check_arguments(run: Run, command: ClientCommand, handlers: Handlers) -> None:
+    """Refuses (422) arguments that no worker's handler takes."""
+    kind = command.kind.value
+    faults = handlers.faults(kind, command.name, show_value(command.input))
+    if faults:
+        reason, errors = f"invalid_{kind}_arguments", {"input": faults}
+        raise client_commands.rejected(
+            run, command, reason, faults[0], status=422, errors=errors, validation_errors=errors
+        )
 
 
 async def cancel(call: Call) -> Reply:

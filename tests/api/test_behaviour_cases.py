@@ -212,8 +212,8 @@ COVERED = {
 }
 
 NOT_COVERED = {
-    "E16": "payloads stay in the store, so a policy for external storage would promise too much",
-    "E17": "there is no external store to test, see E16",
+    "E16": "payloads stay in the store; the route refuses every policy, see test_reasons.py",
+    "E17": "there is no external store to test; the route says so, see test_reasons.py",
     "Q22": "workflow types are names that workers register; no code of the server stands behind them",
     "U08": "these manifests describe carriers that are not offered; clients would switch them on",
     "X04": "about another server's load generator; tests/chaos/remains.py bounds families of keys",

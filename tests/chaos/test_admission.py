@@ -35,6 +35,7 @@ from cluster.settings import Settings
 from cluster.store.keys import encode
 from cluster.store.store import Store, open_store
 from cluster.store.transaction import Transaction
+from tests.bench.reporting import say
 from tests.cluster.admission.world import ACTIVITY, WORKFLOW, Member, World, lapse, live
 from tests.cluster.queues.lab import Lab
 from tests.waiting import eventually
@@ -290,6 +291,7 @@ async def test_no_limit_is_ever_exceeded_and_nothing_leaks(
             await eventually(it.done, within=40 + TASKS / 25)
             it.over.set()
         minutes = it.observer.minutes()
+        report(it, minutes)
         assert it.observer.broken == []
         assert it.observer.looks > 100
         # Each limit was reached, so the storm tried them all.
@@ -304,6 +306,20 @@ async def test_no_limit_is_ever_exceeded_and_nothing_leaks(
         for namespace in ("n1", "n2"):
             for kind in (ACTIVITY, WORKFLOW):
                 await eventually(lambda ns=namespace, k=kind: _gone(world, ns, k), within=20)  # type: ignore[misc]
+
+
+def report(it: Storm, minutes: dict[str, Counter[int]]) -> None:
+    """What was seen, beside what was allowed; shown with ``pytest -s``."""
+    seen = it.observer
+    say("hand-outs, looks from outside", f"{len(seen.handed_out):,}, {seen.looks:,}")
+    for name, peak in sorted(seen.peaks.items()):
+        namespace, queue, kind = name.split(":")
+        limits = seen.limits(namespace, TaskKind(kind), "a" if queue == "*" else queue)
+        limit = limits[LimitName.NAMESPACE_LEASES if queue == "*" else LimitName.QUEUE_LEASES]
+        if limit is not None:
+            say(f"leases {name}", f"{peak} at most, {limit} allowed")
+    for scope, counts in sorted(minutes.items()):
+        say(f"dispatches {scope}", f"{max(counts.values())} in the fullest of {len(counts)} minutes")
 
 
 async def _gone(world: World, namespace: str, kind: TaskKind) -> bool:

@@ -126,6 +126,10 @@ def _on_run(verb: str, answers: Answers) -> dict[str, Answers]:
 
 
 ANSWERS: Final[Mapping[str, Answers]] = {
+    "PUT /api/namespaces/{namespace}/external-storage": Answers(
+        {}, {404: ("namespace_not_found",), 422: ("storage_driver_unavailable",)}
+    ),
+    "POST /api/storage/test": Answers({}, {422: ("external_storage_not_configured",)}),
     "GET /": _ok("name version links"),
     "GET /metrics": Answers({200: ()}),
     "GET /openapi.json": _ok("openapi info paths components"),
