@@ -47,11 +47,12 @@ backend nodes
 
 @dataclass(frozen=True)
 class Site:
-    """Where browsers go, and what is there."""
+    """Where browsers go, and what is there: ``seeded`` to look at, ``acted_on`` to do things with."""
 
     url: str
     cluster: Cluster
     seeded: Seeded
+    acted_on: Seeded
 
 
 def sign(request: httpx.Request) -> httpx.Request:
@@ -95,15 +96,15 @@ def site(shared_servers: SharedServers, tmp_path_factory: pytest.TempPathFactory
     }
     url = shared_servers.get("valkey").url
 
-    async def fill(cluster: Cluster) -> Seeded:
+    async def fill(cluster: Cluster) -> tuple[Seeded, Seeded]:
         await cluster.start()
         async with open_client(cluster.nodes[0].url) as client:
-            return await seed(Wire(client), "lane")
+            return await seed(Wire(client), "lane"), await seed(Wire(client), "road")
 
     with make_cluster(2, url, directory, environ) as cluster:
         seeded = trio.run(fill, cluster)
         with below_a_path(cluster, directory) as address:
-            yield Site(address, cluster, seeded)
+            yield Site(address, cluster, *seeded)
 
 
 @pytest.fixture(scope="module")

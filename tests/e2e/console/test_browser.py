@@ -80,11 +80,11 @@ def test_what_tenants_wrote_stays_text(site: Site, chromium: Browser) -> None:
 
 
 def test_every_action_with_script(site: Site, chromium: Browser) -> None:
-    seeded, done = site.seeded, set[str]()
+    seeded, done = site.acted_on, set[str]()
     with open_tab(chromium, site.url) as tab:
         tab.log_in(TOKENS["admin"])
         _namespaces(tab, done)
-        _workflow(tab, done)
+        _workflow(tab, seeded, done)
         _schedule(tab, seeded, done)
         _flow(tab, seeded, done)
         _queue(tab, seeded, done)
@@ -104,7 +104,7 @@ def _namespaces(tab: Tab, done: set[str]) -> None:
     done |= {"create-namespace", "update-namespace"}
 
 
-def _workflow(tab: Tab, done: set[str]) -> None:
+def _workflow(tab: Tab, seeded: Seeded, done: set[str]) -> None:
     tab.open("workflows")
     tab.fill_in(
         "Start a workflow", Workflow_type="order", Task_queue="lane-idle", Workflow_id="mine", Input="[1]"
@@ -137,7 +137,7 @@ def _workflow(tab: Tab, done: set[str]) -> None:
     tab.fill_in("Archive", Reason="keep")
     tab.confirm()
     tab.told("The run is archived.")
-    tab.open("workflow?id=stuck-lane")
+    tab.open(f"workflow?id={seeded.stuck['workflow_id']}")
     tab.fill_in("Terminate", Reason=EVIL)
     tab.confirm()
     tab.told("The run was terminated.")
