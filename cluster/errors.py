@@ -82,6 +82,19 @@ class ConditionFailed(StoreError):
         self.actual = actual
 
 
+class Paused(StoreError):
+    """Nothing is handed out for a moment: the store was restarted or replaced (E5).
+
+    ``unknown`` says that the partition does not even know the server that answered.
+    """
+
+    reason = "store_recovering"
+
+    def __init__(self, *, unknown: bool) -> None:
+        super().__init__("the store was restarted or replaced; nodes first say what they run")
+        self.unknown = unknown
+
+
 class Fenced(StoreError):
     """The caller's session was buried or its partition lease is gone."""
 

@@ -35,6 +35,7 @@ from cluster.membership.sessions import NodeInfo, NodeLoad
 from cluster.namespaces import NamespaceStore
 from cluster.queries.broker import QueryBroker
 from cluster.queries.polls import QueryPolls
+from cluster.queues.barrier import Barrier
 from cluster.queues.matcher import Matcher
 from cluster.queues.polls import Polls
 from cluster.queues.rpc_broker import NodeRpcBroker
@@ -107,6 +108,7 @@ class Node:
     sessions: WorkerSessions
     polls: Polls
     keeper: Keeper
+    barrier: Barrier
     due: DueWork
     schedules: Schedules
     search_attributes: SearchAttributes
@@ -190,6 +192,11 @@ async def open_node(settings: Settings, address: str = "", spans: Spans | None =
             started_at=clock.now_ms(),
         )
         membership = Membership(store, clock, info, keeper.housekeep, load=lambda: _load(node))
+        barrier = Barrier(
+            store,
+            session=lambda: membership.incarnation,
+            live=lambda: [session.incarnation for session in membership.live],
+        )
         streams = StreamHub(
             store,
             clock,
@@ -198,6 +205,7 @@ async def open_node(settings: Settings, address: str = "", spans: Spans | None =
             flows,
             settings.matching,
             nodes=lambda: [session.incarnation for session in membership.live],
+            barrier=barrier,
             max_message_bytes=settings.max_payload_bytes,
             random=random,
             spans=spans,
@@ -222,8 +230,13 @@ async def open_node(settings: Settings, address: str = "", spans: Spans | None =
             recover=due.run,
             on_peek=keeper.on_peek,
             random=random,
+            unknown=barrier.ring,
             peek_seconds=settings.worker_poll_interval_ms / 1000,
         )
+        barrier.add(matcher.recent.all)
+        barrier.add(streams.handed_out)
+        barrier.on_said(membership.rewrite_burials)
+        barrier.on_said(streams.reasserted)
         fleet = Fleet(store, clock.now_ms, settings.worker_stale_after_seconds * 1000)
         sessions = WorkerSessions(store)
         workers = WorkerStore(store, clock.now_ms)
@@ -279,6 +292,7 @@ async def open_node(settings: Settings, address: str = "", spans: Spans | None =
                 registration=workers.token,
             ),
             keeper=keeper,
+            barrier=barrier,
             due=due,
             schedules=schedules,
             search_attributes=SearchAttributes(store, settings.max_search_attributes),
@@ -303,6 +317,7 @@ async def open_node(settings: Settings, address: str = "", spans: Spans | None =
             await nursery.start(node.validation_polls.run)
             nursery.start_soon(node.cohorts.run)
             await nursery.start(membership.run)
+            await nursery.start(barrier.run)
             await nursery.start(streams.run)
             await nursery.start(rpc.run)
             if settings.durability != "memory":

@@ -44,6 +44,11 @@ class Burials:
         """Call ``hook(incarnation)`` once per burial, after the held partitions know of it."""
         self._hooks.append(hook)
 
+    def rewrite(self) -> None:
+        """The store may have lost what was written: write all of it again."""
+        self._written.clear()
+        self._bell.ring()
+
     def learn(self, burials: Iterable[Burial], now_ms: int) -> None:
         """Take in burials, also such that are known; forget those that are too old to matter."""
         oldest = now_ms - milliseconds(self._timing.memory)

@@ -137,6 +137,10 @@ class Membership:
         """
         self._burials.on_buried(hook)
 
+    def rewrite_burials(self) -> None:
+        """The store may have lost which sessions its partitions refuse: write them again."""
+        self._burials.rewrite()
+
     async def wait_joined(self) -> None:
         """Wait until this node is a member and may act."""
         await self._joined.wait()

@@ -14,9 +14,10 @@ import structlog
 import trio
 
 from cluster.admission.gate import Gate, Permit
-from cluster.errors import ConditionFailed, OutcomeUnknown, StoreError
+from cluster.errors import ConditionFailed, OutcomeUnknown, Paused, StoreError
 from cluster.ids import TaskKind
 from cluster.queues import claims
+from cluster.queues.barrier import Held, RecentLeases
 from cluster.queues.claims import Claim, ClaimWaiter, Heads, PeekReply, Refusal
 from cluster.queues.heads import HeadMemory, Mark
 from cluster.queues.waiters import QueueId, Waiter, WaitingQueue
@@ -37,7 +38,8 @@ class Claiming:
     """What the matcher asks the store with, and what it remembers of the replies.
 
     ``gate`` admits tasks, ``session`` names the node's present session, ``may_act`` says whether it may
-    hand out (E3), ``recover`` ends lapsed leases of a partition, ``on_peek`` sees every peek's reply.
+    hand out (E3), ``recover`` ends lapsed leases of a partition, ``on_peek`` sees every peek's reply,
+    ``unknown`` hears that a partition does not know its server (E5).
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Claiming:
         recover: Callable[[int], Awaitable[object]],
         on_peek: Callable[[PeekReply], None],
         random: Random,
+        unknown: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._gate = gate
@@ -58,6 +61,8 @@ class Claiming:
         self._recover = recover
         self._on_peek = on_peek
         self._random = random
+        self._unknown = unknown
+        self.recent = RecentLeases()
         self._queues: dict[QueueId, WaitingQueue] = {}
         self._nursery: trio.Nursery | None = None
         self._recovering: set[int] = set()
@@ -105,6 +110,8 @@ class Claiming:
         try:
             reply = await self._ask_for(name, markers, waiters, partitions, permit, tickets)
         except StoreError as error:
+            if isinstance(error, Paused) and error.unknown:
+                self._unknown()
             # What may have been executed keeps its tickets: they have leases, or the audit drops them.
             if permit is not None and not isinstance(error, OutcomeUnknown):
                 self._gate.unused(permit, (), 0)
@@ -115,7 +122,7 @@ class Claiming:
                 mark, heads.ready_ms, complete=heads.complete
             )
         for claim in reply.claims:
-            self._deliver(queue, waiters[claim.waiter], claim)
+            self._deliver(queue, waiters[claim.waiter], claim, tickets[claim.waiter])
         if permit is not None:
             used = [tickets[claim.waiter] for claim in reply.claims]
             self._gate.unused(permit, used, len(used))
@@ -147,11 +154,12 @@ class Claiming:
             claim_by_ms=claims.NO_DUE if permit is None or permit.free else permit.claim_by_ms,
         )
 
-    def _deliver(self, queue: WaitingQueue, waiter: Waiter, claim: Claim) -> None:
+    def _deliver(self, queue: WaitingQueue, waiter: Waiter, claim: Claim, ticket: str) -> None:
         if waiter.done.is_set() or waiter not in queue.waiters:
             self._give_back_soon(claim, waiter.owner)
             return
         self._tasks += 1
+        self.recent.add(_held(waiter, claim, ticket))
         waiter.claim = claim
         waiter.done.set()
 
@@ -161,6 +169,7 @@ class Claiming:
     async def give_back(self, claim: Claim, owner: str) -> None:
         """Return an undelivered task; if that fails the lease runs out by itself."""
         with trio.CancelScope(shield=True, deadline=trio.current_time() + 5):
+            self.recent.drop(claim.task_id)
             try:
                 await claims.give_back(self._store, claim, owner)
                 self._returned += 1
@@ -221,3 +230,21 @@ class Claiming:
             if subscribed and memory.denied_since(mark, type_part):
                 self._denied.add((name, heads.partition, heads.queue.marker, type_part))
         memory.learn(mark, heads.ready_ms, complete=heads.complete)
+
+
+def _held(waiter: Waiter, claim: Claim, ticket: str) -> Held:
+    """What the store should say of a lease that was delivered."""
+    of_workflow = waiter.queue.kind is TaskKind.WORKFLOW
+    return Held(
+        claim.partition,
+        claim.task_id,
+        claim.attempt,
+        claim.delivery,
+        waiter.owner,
+        ticket=ticket,
+        token=waiter.token,
+        expires_at_ms=claim.expires_at_ms,
+        call=claim.call,
+        registration=waiter.registration if of_workflow else None,
+        version=int(claim.extra[0]) if of_workflow else 0,
+    )

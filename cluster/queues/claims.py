@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import msgpack
 
-from cluster.errors import Fenced
+from cluster.errors import Fenced, Paused
+from cluster.store.connection import GENERATION
 from cluster.store.keys import QueueName, encode
 from cluster.store.store import Store
 from cluster.store.transaction import Transaction
@@ -70,13 +71,20 @@ class Heads:
 
 
 class Refusal(StrEnum):
-    """Why a partition let less be claimed than it has (D3)."""
+    """Why a partition let less be claimed than it has (D3, E5)."""
 
     NONE = ""
     STALE = "STALE"
     """The limits have changed since the caller read them."""
     COUNTED = "COUNTED"
     """Leases are counted, and the claim named no ticket."""
+    PAUSED = "PAUSED"
+    """The store was restarted or replaced, and the nodes have not said yet what they run (E5)."""
+    UNKNOWN = "UNKNOWN"
+    """The same, and no node has begun to."""
+
+
+PAUSES: Final = frozenset({Refusal.PAUSED, Refusal.UNKNOWN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +141,8 @@ async def claim(
 
     ``queues`` are one queue under several markers.
     ``partitions`` has one member on a Redis Cluster. Raises Fenced when the session is buried,
-    StoreFull when Redis takes no writes for want of memory, StoreError otherwise.
+    Paused after a restart of the store, StoreFull when Redis takes no writes for want of memory,
+    StoreError otherwise.
     """
     keys = store.keys
     type_sets: dict[frozenset[str], int] = {}
@@ -153,16 +162,26 @@ async def claim(
         version,
         claim_by_ms,
     ]
-    reply = await store.run("claim", [keys.touch(partitions[0])], [keys.prefix, session, _pack(request)])
+    reply = await store.run(
+        "claim",
+        [keys.touch(partitions[0])],
+        [keys.prefix, session, GENERATION, _pack(request)],
+        stamped=True,
+    )
     if reply == b"FENCED":
         raise Fenced(f"session {session} was buried")
     now, claims, left, due, refusal = reply
+    why = Refusal(refusal.decode())
+    if why in PAUSES:
+        if not claims:
+            raise Paused(unknown=why is Refusal.UNKNOWN)
+        why = Refusal.NONE
     return ClaimReply(
         now_ms=int(now),
         claims=[_claim(row, partitions, call) for row in claims],
         heads=[Heads(partitions[row[0]], queues[row[1]], bool(row[2]), ready_map(row[3:])) for row in left],
         lease_due_ms={p: int(float(ms)) for p, ms in zip(partitions, due, strict=True)},
-        refusal=Refusal(refusal.decode()),
+        refusal=why,
     )
 
 

@@ -24,7 +24,7 @@ import structlog
 import trio
 
 from cluster.admission.gate import LOOK_AGAIN_SECONDS, Gate, Permit
-from cluster.errors import OutcomeUnknown, StoreError, StoreUnavailable
+from cluster.errors import OutcomeUnknown, Paused, StoreError, StoreUnavailable
 from cluster.ids import TaskKind
 from cluster.queues.claiming import Claiming
 from cluster.queues.claims import Claim, PeekReply
@@ -75,6 +75,7 @@ class Matcher(Claiming):
         recover: Callable[[int], Awaitable[object]],
         on_peek: Callable[[PeekReply], None],
         random: Random,
+        unknown: Callable[[], None] = lambda: None,
         peek_seconds: float = PEEK_SECONDS,
     ) -> None:
         super().__init__(
@@ -85,6 +86,7 @@ class Matcher(Claiming):
             recover=recover,
             on_peek=on_peek,
             random=random,
+            unknown=unknown,
         )
         self._peek_seconds = peek_seconds
         self._closed = False
@@ -315,6 +317,8 @@ class Matcher(Claiming):
                         await self._find_held(queue, unsure)
                     else:
                         await self._claim_admitted(name, queue, waiters, partitions)
+                except Paused:
+                    await trio.sleep(RETRY_SECONDS)
                 except StoreError as error:
                     for waiter in waiters:
                         waiter.trouble = error

@@ -49,6 +49,11 @@ class Presence:
         """The node goes by a new session: what the old one had said is void."""
         self._ring()
 
+    def rewrite(self) -> None:
+        """The store may have lost what was written: write all of it again."""
+        self._written = {}
+        self._ring()
+
     async def settled(self) -> None:
         """Wait until the partitions know everything that was said so far."""
         await self._settled.wait()

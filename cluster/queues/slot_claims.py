@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import msgpack
 
 from cluster.admission.gate import Permit
-from cluster.errors import Fenced
+from cluster.errors import Fenced, Paused
 from cluster.queues.claims import NO_DUE, Heads, Refusal, ready_map
 from cluster.queues.hand_outs import HandedOut
+from cluster.store.connection import GENERATION
 from cluster.store.keys import QueueName, encode
 from cluster.store.store import Store
 
@@ -77,7 +78,7 @@ async def claim_steps(
     """Hand out the oldest fitting steps, at most ``most``, of flow types that have a permit.
 
     ``partitions`` has one member on a Redis Cluster. Only heads that are ``live`` in a partition are
-    looked at there. Raises Fenced when the session is buried,
+    looked at there. Raises Fenced when the session is buried, Paused after a restart of the store,
     StoreFull when Redis takes no writes for want of memory, StoreError otherwise.
     """
     keys = store.keys
@@ -109,9 +110,16 @@ async def claim_steps(
         ],
         use_bin_type=False,
     )
-    reply = await store.run("claim_steps", [keys.touch(partitions[0])], [keys.prefix, session, request])
+    reply = await store.run(
+        "claim_steps",
+        [keys.touch(partitions[0])],
+        [keys.prefix, session, GENERATION, request],
+        stamped=True,
+    )
     if reply == b"FENCED":
         raise Fenced(f"session {session} was buried")
+    if reply in (b"PAUSED", b"UNKNOWN"):
+        raise Paused(unknown=reply == b"UNKNOWN")
     now, claims, left, blocked, given_up, refusals = reply
     admitted = list(permits)
     return StepClaims(

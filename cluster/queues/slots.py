@@ -20,7 +20,7 @@ import trio
 
 from cluster.admission.gate import Gate
 from cluster.clock import Clock
-from cluster.errors import OutcomeUnknown, StoreError
+from cluster.errors import OutcomeUnknown, Paused, StoreError
 from cluster.ids import TaskKind
 from cluster.queues import claims
 from cluster.queues.hand_outs import HandedOut, UnderWay
@@ -65,7 +65,7 @@ class SlotMatcher:
     ``gate`` admits steps, ``session`` names the node's present session, ``may_act`` says whether it
     may hand out (E3),
     ``give_back(claim, worker id)`` returns a claim that reached nobody, ``unsure`` is told that a
-    claim's reply was lost.
+    claim's reply was lost, ``unknown`` that a partition does not know its server (E5).
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class SlotMatcher:
         give_back: Callable[[HandedOut, str], None],
         unsure: Callable[[], None],
         random: Random,
+        unknown: Callable[[], None] = lambda: None,
         sync_seconds: float = 0.2,
         peek_seconds: float = PEEK_SECONDS,
     ) -> None:
@@ -89,6 +90,7 @@ class SlotMatcher:
         self._give_back = give_back
         self._unsure = unsure
         self._random = random
+        self._unknown = unknown
         self._sync_ms = int(sync_seconds * 1000)
         self._peek_seconds = peek_seconds
         self._groups = SlotGroups()
@@ -272,6 +274,8 @@ class SlotMatcher:
                     log.debug("steps could not be claimed", reason=error.reason)
                     if isinstance(error, OutcomeUnknown):
                         self._unsure()
+                    elif isinstance(error, Paused) and error.unknown:
+                        self._unknown()
                     await trio.sleep(RETRY_SECONDS)
         finally:
             self._serving = False

@@ -6,7 +6,9 @@ included, is returned. Nothing retries here (rule A1).
 
 from __future__ import annotations
 
+import hashlib
 import random
+import secrets
 import socket
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,6 +26,11 @@ BROKEN: Final = (RedisError, OSError)
 # redis-py's connections carry no types: Any keeps that out of the rest of the store.
 _packer: Final[Any] = redis.Connection(protocol=2)  # type: ignore[no-untyped-call]
 
+
+GENERATION: Final = secrets.token_hex(20)
+"""Argument of a stamped command: the lane puts the stamp of the server there that it sends it to."""
+ANY_SERVER: Final = b"-" * 40
+"""The stamp of a server that does not say who it is."""
 
 _BACKOFF: Final = EqualJitterBackoff(cap=0.5, base=0.01)  # seconds
 _BACKOFF_STEPS: Final = 10  # redis-py computes 2**failures, which must stay a float
@@ -102,6 +109,8 @@ class ServerIdentity:
 
     generation: str
     primary: bool
+    stamp: bytes = ANY_SERVER
+    """The generation in 40 characters, for scripts."""
 
 
 def information(connection: RawConnection, section: str) -> dict[str, str]:
@@ -121,4 +130,5 @@ def identify(connection: RawConnection) -> ServerIdentity:
     except NoPermissionError:
         return ServerIdentity(f"unknown:{random.getrandbits(64):x}", primary=True)
     generation = f"{server['run_id']}:{replication['master_replid']}"
-    return ServerIdentity(generation, replication.get("role") == "master")
+    stamp = hashlib.sha1(generation.encode(), usedforsecurity=False).hexdigest().encode()
+    return ServerIdentity(generation, replication.get("role") == "master", stamp)

@@ -49,6 +49,7 @@ key                 type    holds; lifetime
 ``P:schh:<name>``   list    newest events of a schedule; as the schedule
 ``P:schs:<ns>``     zset    schedules of a namespace by creation time (ms); until deleted
 ``P:lease``         hash    partition lease: owner, nonce, epoch, until; cluster record
+``P:gen``           hash    server it hands out on, from when on, who spoke in a pause; cluster record
 ``P:touch``         string  counter behind confirmations in replica durability; cluster record
 ==================  ======  ==============================================================
 
@@ -259,6 +260,9 @@ class Keys:
 
     def held(self, partition: int) -> str:
         return f"{self.base(partition)}:held"
+
+    def generation(self, partition: int) -> str:
+        return f"{self.base(partition)}:gen"
 
     def timers(self, partition: int) -> str:
         return f"{self.base(partition)}:timers"

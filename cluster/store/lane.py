@@ -31,7 +31,7 @@ import trio
 from redis.exceptions import AskError, RedisError
 
 from cluster.errors import NotDurable, OutcomeUnknown, StoreError, StoreUnavailable
-from cluster.store.connection import BROKEN, pack, pause
+from cluster.store.connection import BROKEN, GENERATION, pack, pause
 from cluster.store.links import Away, Link, Links
 from cluster.store.outcomes import Meaning, error_text, failure, meaning
 from cluster.store.scripts import Script
@@ -43,6 +43,7 @@ BATCH_COMMANDS: Final = 512
 BATCH_BYTES: Final = 1024 * 1024
 WAIT_TIMEOUT_MS: Final = 1_000
 
+_STAMP: Final = GENERATION.encode()
 _NO_REPLY: Final = object()
 _ABANDONED: Final = outcome.Value(None)
 _ASKING: Final = b"*1\r\n$6\r\nASKING\r\n"
@@ -54,7 +55,8 @@ class Command:
 
     ``deadline`` is on the monotonic clock. ``task`` is the waiting trio task, None once it was
     cancelled or has its answer. ``ambiguous`` says that an earlier attempt may have been executed.
-    ``target`` overrides the slot's owner for one attempt, with ``asking`` for an ASK reply.
+    ``stamped`` commands carry GENERATION as an argument. ``target`` overrides the slot's owner for one
+    attempt, with ``asking`` for an ASK reply.
     """
 
     packed: bytes
@@ -62,6 +64,7 @@ class Command:
     deadline: float
     idempotent: bool
     write: bool
+    stamped: bool = False
     script: Script | None = None
     task: trio.lowlevel.Task | None = None
     ambiguous: bool = False
@@ -97,10 +100,11 @@ class Lane:
         *,
         deliver: Callable[[list[Command]], None],
         ended: Callable[[], None],
+        renewed: Callable[[], None] = lambda: None,
         replicas: int = 0,
     ) -> None:
-        """``deliver`` gets every finished command once; ``ended`` is called last. Both are called
-        in the lane's thread and must not raise."""
+        """``deliver`` gets every finished command once; ``renewed`` is called when the generation has
+        changed, ``ended`` last. All are called in the lane's thread and must not raise."""
         self._topology = topology
         self._deliver = deliver
         self._ended = ended
@@ -111,7 +115,7 @@ class Lane:
         self._parked: list[Command] = []
         self._parked_until = float("inf")
         self._finished: list[Command] = []
-        self._links = Links(topology)
+        self._links = Links(topology, renewed)
         self._closing = False
         self._thread = threading.Thread(target=self._run, name=f"redis-{name}", daemon=True)
         self.counters = LaneCounters()
@@ -209,7 +213,7 @@ class Lane:
             self.counters.commands += len(commands)
             self.counters.round_trips += 1
             try:
-                link.write(self._wire(commands))
+                link.write(self._wire(commands, link.stamp))
             except BROKEN as error:
                 self._lost(node, commands, error)
                 continue
@@ -243,12 +247,13 @@ class Lane:
     def _awaits_replicas(self, commands: list[Command]) -> bool:
         return bool(self._replicas) and any(command.write for command in commands)
 
-    def _wire(self, commands: list[Command]) -> list[bytes]:
+    def _wire(self, commands: list[Command], stamp: bytes) -> list[bytes]:
         pieces = []
         for command in commands:
             if command.asking:
                 pieces.append(_ASKING)
-            pieces.append(command.packed)
+            packed = command.packed
+            pieces.append(packed.replace(_STAMP, stamp, 1) if command.stamped else packed)
         if self._awaits_replicas(commands):
             pieces.append(self._wait)
         return pieces

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 
 from redis.exceptions import ConnectionError, RedisError
 
-from cluster.store.connection import BROKEN, RawConnection, identify, pack, pause
+from cluster.store.connection import ANY_SERVER, BROKEN, RawConnection, identify, pack, pause
 from cluster.store.outcomes import Meaning, meaning
 from cluster.store.scripts import Script
 from cluster.store.topology import Node, Topology
@@ -36,6 +37,7 @@ class Link:
 
     def __init__(self, connection: RawConnection) -> None:
         self.connection = connection
+        self.stamp = ANY_SERVER
         self.to_load: dict[str, Script] = {}
         self.rejected: dict[str, RedisError] = {}
 
@@ -58,8 +60,10 @@ class Link:
 class Links:
     """Used by one thread, but for :meth:`break_all` and :attr:`generation`."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, renewed: Callable[[], None] = lambda: None) -> None:
+        """``renewed`` is called, in the thread, when :attr:`generation` has changed."""
         self._topology = topology
+        self._renewed = renewed
         self._open: dict[Node, Link] = {}
         self._absent: dict[Node | None, _Absence] = {}
         self._generations: dict[Node, str] = {}
@@ -104,7 +108,11 @@ class Links:
         self._absent.pop(node, None)
         self.connects += 1
         known = {n: generation for n, generation in self._generations.items() if n in current}
+        link.stamp = identity.stamp
+        before = self._generations
         self._generations = known | {node: identity.generation}
+        if self._generations != before:
+            self._renewed()
         return link
 
     def connect_everywhere(self) -> None:

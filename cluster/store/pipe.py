@@ -10,7 +10,7 @@ Cancelling a caller abandons its reply, never the connection: what was sent may 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from time import monotonic
@@ -63,9 +63,29 @@ class _Gate:
         self.ended = trio.Event()
         topology = open_topology(url, reply_timeout=reply_timeout)
         self.clustered = topology.clustered
+        self._renewed_handlers: list[Callable[[], None]] = []
         self.lane = Lane(
-            name, topology, deliver=self._deliver_soon, ended=self._ended_soon, replicas=replicas
+            name,
+            topology,
+            deliver=self._deliver_soon,
+            ended=self._ended_soon,
+            renewed=self._renewed_soon,
+            replicas=replicas,
         )
+
+    def on_renewed(self, handler: Callable[[], None]) -> None:
+        """Call ``handler()`` in the trio thread whenever the lane's generation has changed."""
+        self._renewed_handlers.append(handler)
+
+    def _renewed_soon(self) -> None:
+        try:
+            self._token.run_sync_soon(self._renewed)
+        except trio.RunFinishedError:
+            return
+
+    def _renewed(self) -> None:
+        for handler in self._renewed_handlers:
+            handler()
 
     def _deliver_soon(self, commands: list[Command]) -> None:
         try:
@@ -128,6 +148,10 @@ class Pipe:
         for gate in (self._normal, self._urgent):
             await gate.aclose()
 
+    def on_new_generation(self, handler: Callable[[], None]) -> None:
+        """Call ``handler()`` whenever :attr:`generation` has changed."""
+        self._normal.on_renewed(handler)
+
     @property
     def generation(self) -> str:
         """See :attr:`cluster.store.lane.Lane.generation`; "" before the first connect."""
@@ -141,12 +165,14 @@ class Pipe:
         script: Script | None = None,
         idempotent: bool = False,
         urgent: bool = False,
+        stamped: bool = False,
     ) -> Any:
         """Run one command on the server that owns ``slot`` and return its reply.
 
         ``script`` is what to load when an EVALSHA meets a server that does not know it.
         ``idempotent`` allows to send the command again after its reply was lost. ``urgent`` takes
-        the lane for renewals, which does not wait for replicas.
+        the lane for renewals, which does not wait for replicas. ``stamped`` says that GENERATION is
+        one of ``args``.
         Raises a StoreError, or TypeError for an argument that is neither text, bytes nor number.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -162,6 +188,7 @@ class Pipe:
             monotonic() + self._call_timeout,
             idempotent=idempotent,
             write=script is not None or is_write(str(args[0])),
+            stamped=stamped,
             script=script,
         )
         return await gate.execute(command)

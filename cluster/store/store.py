@@ -69,6 +69,11 @@ class Store:
         it was restarted or replaced, so what it confirmed last may be lost."""
         return self._pipe.generation
 
+    def on_new_generation(self, handler: Callable[[], None]) -> None:
+        """Call ``handler()`` in the trio thread when :attr:`generation` has changed, also the first time
+        that a server of a Cluster is met."""
+        self._pipe.on_new_generation(handler)
+
     # -- commands and scripts ---------------------------------------------------------------
 
     async def call(self, *command: Argument, idempotent: bool = False, urgent: bool = False) -> Any:
@@ -87,11 +92,13 @@ class Store:
         *,
         idempotent: bool = False,
         urgent: bool = False,
+        stamped: bool = False,
     ) -> Any:
         """Run ``lua/<script>.lua``; ``keys[0]`` routes it.
 
         ``urgent`` takes the lane for renewals: nothing queues in front of it, and it does not wait
-        for replicas.
+        for replicas. ``stamped``: the first GENERATION among ``args`` becomes the stamp of the server that
+        runs it, which tells one server, and one life of it, from any other.
         """
         body = load_script(script)
         return await self._pipe.execute(
@@ -100,6 +107,7 @@ class Store:
             script=body,
             idempotent=idempotent,
             urgent=urgent,
+            stamped=stamped,
         )
 
     def _slot(self, key: Argument) -> int:

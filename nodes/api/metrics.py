@@ -156,3 +156,11 @@ class _NodeCollector(Collector):
             ),
         ):
             yield CounterMetricFamily(name, text, value)
+        said = CounterMetricFamily(
+            "headrace_hand_outs_reasserted",
+            "Running tasks this node told its store of after a restart or fail-over",
+            labels=["outcome"],
+        )
+        for state, number in node.barrier.statistics().states.items():
+            said.add_metric([state], number)
+        yield said

@@ -16,6 +16,7 @@ from cluster.membership.membership import Membership
 from cluster.namespaces import NamespaceStore
 from cluster.queries.broker import QueryBroker
 from cluster.queries.polls import QueryPolls
+from cluster.queues.barrier import Barrier
 from cluster.queues.polls import Polls
 from cluster.queues.served import Served
 from cluster.schedules.schedules import Schedules
@@ -67,6 +68,8 @@ class NodePort(Protocol):
     def retention(self) -> Retention: ...
     @property
     def history_waits(self) -> HistoryWaits: ...
+    @property
+    def barrier(self) -> Barrier: ...
     @property
     def due(self) -> DueWork: ...
     @property

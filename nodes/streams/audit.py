@@ -29,7 +29,8 @@ class Audit:
 
     Inside ``under_way`` nothing is on its way from the store to a slot. ``in_use`` says whether there
     are streams. ``running`` are the attempts on them, ``cancel(attempt id, reason)`` asks the worker of one
-    to stop, ``repair`` gives back one that reached nobody.
+    to stop, ``repair`` gives back one that reached nobody. Nothing is concluded while ``standing`` is None or
+    from what was read while it changed: the store may not know yet what runs here (E5).
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Audit:
         running: Callable[[], Sequence[RunningStep]],
         cancel: Callable[[str, str], bool],
         repair: Callable[[Orphan], None],
+        standing: Callable[[], int | None] = lambda: 0,
     ) -> None:
         self._store = store
         self._may_act = may_act
@@ -52,6 +54,7 @@ class Audit:
         self._running = running
         self._cancel = cancel
         self._repair = repair
+        self._standing = standing
         self._now = trio.Event()
         self._stops = False
         self._strangers: set[str] = set()
@@ -84,6 +87,7 @@ class Audit:
         """
         session, keys = self._session(), self._store.keys
         stops, self._stops = self._stops, False
+        standing = self._standing()
         async with self._under_way:
             before = {step.task_id: step for step in self._running() if step.session == session}
             listed: dict[int, set[str]] = {}
@@ -96,6 +100,9 @@ class Audit:
             async with trio.open_nursery() as nursery:
                 for partition in range(keys.partitions):
                     nursery.start_soon(read, partition)
+        if standing is None or self._standing() != standing:
+            self._strangers = set()
+            return
         handed_out = {task_id for ids in listed.values() for task_id in ids}
         for task_id in before.keys() - handed_out:
             self._cancel(before[task_id].attempt_id, "attempt_over")

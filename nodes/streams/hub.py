@@ -19,6 +19,7 @@ from cluster.clock import Clock
 from cluster.errors import StoreError
 from cluster.flows.finishing import ResultKind, StepResult, Verdict
 from cluster.membership.housekeeping import HeldPartition
+from cluster.queues.barrier import Held
 from cluster.queues.declines import Declines
 from cluster.queues.hand_outs import HandedOut
 from cluster.queues.presence import Presence
@@ -37,7 +38,7 @@ from nodes.streams.codec import ProtocolError
 from nodes.streams.connection import Connection
 from nodes.streams.core import Phase
 from nodes.streams.frames import CloseReason
-from nodes.streams.results import Results, Settled, StepEngine
+from nodes.streams.results import Results, Settled, SettledStore, StepEngine
 from nodes.streams.tasks import RunningStep, orphan_result, running_step
 from nodes.tracing import Spans
 
@@ -61,6 +62,12 @@ class MembershipPort(Protocol):
     def incarnation(self) -> str: ...
 
     def may_act(self) -> bool: ...
+
+
+class BarrierPort(SettledStore, Protocol):
+    """Makes the store know what runs here after it was restarted or replaced (E5)."""
+
+    def ring(self) -> None: ...
 
 
 class Carrier(Protocol):
@@ -102,6 +109,7 @@ class StreamHub:
         matching: MatchingSettings,
         *,
         nodes: Callable[[], Collection[str]],
+        barrier: BarrierPort,
         max_message_bytes: int,
         random: Random,
         spans: Spans,
@@ -127,9 +135,10 @@ class StreamHub:
             give_back=self.give_back,
             unsure=lambda: self.audit.soon(),
             random=random,
+            unknown=barrier.ring,
             sync_seconds=matching.sync_match_wait,
         )
-        self.results = Results(engine, self.matcher.under_way)
+        self.results = Results(engine, self.matcher.under_way, barrier)
         self.audit = Audit(
             store,
             membership.may_act,
@@ -139,6 +148,7 @@ class StreamHub:
             running=lambda: [step for step, _ in self._running.values()],
             cancel=self._cancel,
             repair=self._repair,
+            standing=lambda: barrier.standing,
         )
         self._cancels = Cancels(store, self.session, self._cancel, self.audit.look_for_stops)
         self._connections: dict[Connection, trio.CancelScope] = {}
@@ -201,6 +211,17 @@ class StreamHub:
         self._cut_all(CloseReason.FENCED)
         self.presence.renewed()
         self._cancels.renewed()
+
+    def handed_out(self) -> list[Held]:
+        """What runs here under the present session."""
+        session = self.session()
+        return [step.held() for step, _ in self._running.values() if step.session == session]
+
+    def reasserted(self) -> None:
+        """The store was restarted or replaced, and knows now what runs here (E5)."""
+        self.presence.rewrite()
+        self.audit.soon()
+        self.matcher.kick()
 
     def session(self) -> str:
         return self._membership.incarnation

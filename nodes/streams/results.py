@@ -33,6 +33,15 @@ class StepEngine(Protocol):
     ) -> HeartbeatVerdict: ...
 
 
+class SettledStore(Protocol):
+    """Says whether the store knows what this node runs (E5)."""
+
+    @property
+    def standing(self) -> int | None: ...
+
+    async def settled(self) -> None: ...
+
+
 Settled = Callable[[Verdict], None]
 """Is told the fate of a result, once it is durable."""
 
@@ -42,9 +51,10 @@ class Results:
     next one, so it is noted in ``under_way``.
     """
 
-    def __init__(self, engine: StepEngine, under_way: UnderWay) -> None:
+    def __init__(self, engine: StepEngine, under_way: UnderWay, barrier: SettledStore | None = None) -> None:
         self._engine = engine
         self._under_way = under_way
+        self._barrier = barrier
         self._gathered: list[tuple[StepResult, Settled]] = []
         self._nursery: trio.Nursery | None = None
         self.pending = 0
@@ -87,12 +97,25 @@ class Results:
         gathered, self._gathered = self._gathered, []
         for start in range(0, len(gathered), BATCH):
             batch = gathered[start : start + BATCH]
-            verdicts = await self._finish([result for result, _ in batch])
+            verdicts = await self._finish_known([result for result, _ in batch])
             self.pending -= len(batch)
             if not self.pending:
                 self._drained.set()
             for (_, settled), verdict in zip(batch, verdicts, strict=True):
                 settled(verdict)
+
+    async def _finish_known(self, results: list[StepResult]) -> list[Verdict]:
+        """A store that was restarted may refuse what it does not know yet to run here: ask it again."""
+        verdicts = await self._finish(results)
+        if self._barrier is None or self._barrier.standing is not None:
+            return verdicts
+        refused = [index for index, verdict in enumerate(verdicts) if not verdict.accepted]
+        if refused:
+            await self._barrier.settled()
+            again = await self._finish([results[index] for index in refused])
+            for index, verdict in zip(refused, again, strict=True):
+                verdicts[index] = verdict
+        return verdicts
 
     async def _finish(self, results: list[StepResult]) -> list[Verdict]:
         pause = RETRY_SECONDS

@@ -7,8 +7,10 @@ import orjson
 
 from cluster.flows.finishing import ResultKind, StepResult
 from cluster.flows.planning import Taker
+from cluster.queues.barrier import Held
 from cluster.queues.hand_outs import HandedOut
 from cluster.queues.rpc_run import RpcRun
+from cluster.queues.slot_claims import StepClaim
 from cluster.times import iso_ms
 from cluster.upkeep.orphans import Orphan
 
@@ -40,10 +42,17 @@ class RunningStep(msgspec.Struct, frozen=True):
     session: str
     flow_id: str = ""
     traceparent: str = ""
+    ticket: str = ""
 
     @property
     def attempt_id(self) -> str:
         return f"{self.task_id}{self.method[:1]}-{self.attempt}.{self.delivery}"
+
+    def held(self) -> Held:
+        """What the store should say of it."""
+        return Held(
+            self.partition, self.task_id, self.attempt, self.delivery, self.worker_id, ticket=self.ticket
+        )
 
     def result(
         self,
@@ -82,6 +91,7 @@ def running_step(handed_out: HandedOut, worker_id: str, session: str) -> Running
         session=session,
         flow_id=body.flow_id,
         traceparent=body.traceparent,
+        ticket=handed_out.ticket if isinstance(handed_out, StepClaim) else "",
     )
 
 

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -29,9 +30,12 @@ from tests.chaos.remains import LASTING, compact, families
 from tests.chaos.reporting import summarise
 from tests.chaos.site import CAP, TENANTS, Layout, Site, open_site
 from tests.cluster_processes import kill
+from tests.waiting import eventually
 
 IN_FLIGHT = 3
 SETTLE_SECONDS = 90.0
+TICKET_SECONDS = 30.0
+"""Whatever is left after that is noted as left over."""
 BEFORE_SECONDS = 2.0
 AFTER_SECONDS = 2.0
 PREFIX = "hr1"
@@ -82,6 +86,7 @@ async def run_campaign(
 async def _close(site: Site) -> list[str]:
     """Stop everything but Redis; returns what nodes complained about."""
     complaints = []
+    await _audited(site)
     for _, worker in site.staff:
         if worker.exit_code is not None:
             complaints.append(f"a worker died: {worker.log.read_text(errors='replace')[-3000:]}")
@@ -95,6 +100,20 @@ async def _close(site: Site) -> list[str]:
             start = text.index("Traceback")
             complaints.append(f"{log.name}: {text[start : start + 3000]}")
     return complaints
+
+
+async def _audited(site: Site) -> None:
+    """Wait for the audit of admission, which drops tickets that a fault left without a lease (D2)."""
+
+    def no_tickets() -> bool:
+        return not any(
+            list(client.scan_iter(match=f"{PREFIX}:{{a.*}}:t:*"))
+            for server in site.store.primaries()
+            for client in [server.client()]
+        )
+
+    with suppress(trio.TooSlowError):
+        await eventually(no_tickets, TICKET_SECONDS)
 
 
 async def _note_remains(site: Site, recorder: Recorder) -> None:

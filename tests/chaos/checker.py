@@ -125,6 +125,10 @@ class History:
     remains: list[Remains]
     oblivion: list[tuple[int, int]]
 
+    def forgot(self, first: int, last: int) -> bool:
+        """Whether the store may have forgotten something between two moments."""
+        return any(began <= last and first <= ended for began, ended in self.oblivion)
+
     def excused(self, at: int) -> bool:
         """Whether what was acknowledged at that moment may have been forgotten."""
         return any(began <= at <= ended for began, ended in self.oblivion)
@@ -282,11 +286,11 @@ def _numbers(history: History, where: str, handed_out: list[HandedOut]) -> Itera
     highest: HandedOut | None = None
     for handed in handed_out:
         first = owners.setdefault(handed.token, handed)
-        if handed.renumbered and first is not handed and not history.excused(first.at):
+        if handed.renumbered and first is not handed and not history.forgot(first.at, handed.at):
             yield Broken(Promise.ONE_NUMBER, f"{where}: {handed.token} to {first.who} and {handed.who}")
         if 0 < handed.most_attempts < handed.attempt:
             yield Broken(Promise.WITHIN_POLICY, f"{where}: attempt {handed.attempt}")
-        later = highest is not None and handed.sent > highest.at and not history.excused(highest.at)
+        later = highest is not None and handed.sent > highest.at and not history.forgot(highest.at, handed.at)
         if highest is not None and later and handed.attempt < highest.attempt:
             yield Broken(Promise.NUMBERS_GROW, f"{where}: {handed.attempt} after {highest.attempt}")
         if highest is None or handed.attempt >= highest.attempt:
@@ -299,7 +303,7 @@ def _leases(history: History, where: str, handed_out: list[HandedOut]) -> Iterat
         for later in handed_out[index + 1 :]:
             if later.at >= end:
                 break
-            if later.token != first.token and later.lasts and not history.excused(first.at):
+            if later.token != first.token and later.lasts and not history.forgot(first.at, later.at):
                 yield Broken(Promise.ONE_LEASE, f"{where}: {first.token} and {later.token}")
 
 

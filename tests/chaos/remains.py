@@ -18,7 +18,7 @@ from cluster.upkeep.due import DueWork
 from cluster.upkeep.keeper import Keeper, KeeperTimes
 
 LASTING = {"wf", "run", "hist", "runs", "closed", "lease", "touch", "dead", "cluster", "ns"}
-LASTING |= {"cmd", "fl", "flows", "fclosed", "steps", "adm", "terms", "counted"}
+LASTING |= {"gen", "cmd", "fl", "flows", "fclosed", "steps", "adm", "terms", "counted"}
 LASTING |= {"alive", "info", "suspect", "reg", "beat", "vital", "fleet", "served"}
 """Families of keys that stay: retained executions, cluster record, namespaces, limits, nodes, workers."""
 

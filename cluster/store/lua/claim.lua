@@ -1,10 +1,12 @@
--- include: taking
+-- include: leasing
+-- include: barrier
 -- Hands out ready tasks to waiters: for each waiter the oldest head among the types it takes. A workflow
 -- task goes to another waiter of the same call if that one's process keeps the history of the run.
 --
 -- KEYS[1]  any key of the first partition (routes the script)
 -- ARGV[1]  prefix of the cluster     ARGV[2]  session of the calling node
--- ARGV[3]  msgpack [bases, heads, type sets, waiters, history page size, id of this call, version of
+-- ARGV[3]  generation of the server (put in by whoever sends this)
+-- ARGV[4]  msgpack [bases, heads, type sets, waiters, history page size, id of this call, version of
 --          the limits the caller knows, latest time of the claim or -1 for any]
 --            bases      starts of the keys of the partitions to look into (one on a cluster)
 --            heads      heads to look at, of one kind, namespace and queue, one per marker
@@ -23,14 +25,15 @@
 --   heads left  [base index, heads index, complete, type, ready or "", ...] for each asked; "" says
 --               that the type has no work, `complete` that no other type has any
 --   lease due   per base the earliest lease expiry, or -1
---   refusal     "" or why less was claimed than there is (D3): "STALE" when the limits have changed,
---               "COUNTED" when leases are counted and no ticket was named
+--   refusal     "" or why less was claimed than there is: "STALE" when the limits have changed (D3),
+--               "COUNTED" when leases are counted and no ticket was named, "PAUSED" before the end of a
+--               pause, "UNKNOWN" on a server that the partition does not know (E5)
 -- Indexes in the reply count from 0. A "held only" waiter gets the lease that its token holds, or
 -- nothing (H1, G1).
 -- oom: refuse
 PREFIX = ARGV[1]
-local session = ARGV[2]
-local request = cmsgpack.unpack(ARGV[3])
+local session, generation = ARGV[2], ARGV[3]
+local request = cmsgpack.unpack(ARGV[4])
 local bases, heads_names, type_sets, waiters, page_size, call, version, claim_by = unpack(request)
 
 local KNOWN_HEADS = 64
@@ -140,8 +143,13 @@ end
 
 -- The partition knows under which terms its tasks may be claimed, and the caller may not (D3).
 local scope = string.match(heads_names[1], '^[^:]*:[^:]*')
-local terms, refusal = {}, ''
+local terms, refusal, barriers = {}, '', {}
 local function admitted(b, ticket)
+  barriers[b] = barriers[b] or barrier(bases[b], generation)
+  if barriers[b] ~= '' then
+    refusal = barriers[b]
+    return false
+  end
   if not terms[b] then
     terms[b] = redis.call('HMGET', bases[b] .. ':adm', scope .. ':v', scope .. ':m')
   end
@@ -151,31 +159,6 @@ local function admitted(b, ticket)
     refusal = 'COUNTED'
   end
   return refusal == ''
-end
-
-local function lease(id, entry, owner, token, ticket, registration)
-  local key = P .. ':task:' .. id
-  local r = redis.call('HMGET', key, 'n', 'd', 'ls', 'tm', 'th', 'tc', 'hh', 'hy')
-  if r[7] then
-    redis.call('HSET', key, 'h', r[7], 'y', r[8])
-    redis.call('HDEL', key, 'hh', 'hy')
-    redis.call('ZREM', P .. ':timers', 'sticky ' .. id)
-  end
-  local expires = now + tonumber(r[3])
-  redis.call('HSET', key, 's', 'l', 'o', owner, 'k', token, 'x', text(expires), 'la', text(now),
-    'qi', entry, 'c', call)
-  if kind == 'w' then
-    redis.call('HSET', key, 'rg', registration)
-  end
-  redis.call('ZADD', P .. ':leases', text(expires), id)
-  redis.call('ZADD', P .. ':lq:' .. task_queue(heads_names[1]), text(expires), id)
-  redis.call('HSET', P .. ':held', token, id)
-  if ticket ~= '' then
-    redis.call('HSET', key, 'tk', ticket)
-    redis.call('HSET', P .. ':tk', ticket, id)
-  end
-  count('d', heads_names[1])
-  start_clock(key, r[4], r[5], r[6])
 end
 
 -- Whether the process keeps more of the run's history than one page (`kept` as its field has it).
@@ -276,7 +259,7 @@ local function serve(waiter)
     if task then
       local to = preferred(waiter, kept, best_h)
       local w = waiters[to]
-      lease(task, entry, w[1], w[2], w[6], w[7])
+      lease_to_poll(task, entry, w[1], w[2], w[6], call, kind == 'w' and w[7])
       hand_out(to, best_b, task, 0)
       if to == waiter then
         return

@@ -1,9 +1,11 @@
--- include: taking
+-- include: leasing
+-- include: barrier
 -- Hands out ready steps to the free slots of one node: always the oldest that any of them may take.
 --
 -- KEYS[1]  any key of the first partition (routes the script)
 -- ARGV[1]  prefix of the cluster     ARGV[2]  session of the calling node
--- ARGV[3]  msgpack [bases, heads, type sets, groups, most tasks, permits]
+-- ARGV[3]  generation of the server (put in by whoever sends this)
+-- ARGV[4]  msgpack [bases, heads, type sets, groups, most tasks, permits]
 --            bases      [start of its keys, index of heads, ...] for each partition to look into (one on
 --                       a cluster), with the heads to look at there
 --            heads      heads
@@ -16,7 +18,8 @@
 --
 -- A task that leaves a worker out is passed over in its favour, at most 8 of a queue.
 --
--- Returns "FENCED" when the session is buried, else [now, claims, heads left, blocked, given up, refusals]:
+-- Returns "FENCED" when the session is buried, "PAUSED" or "UNKNOWN" when the partition of the oldest work
+-- is in a pause or does not know the server (E5), else [now, claims, heads left, blocked, given up, refusals]:
 --   claim       [group, base, task, attempt, delivery, handed out at, body, permit, ticket or ""]
 --   heads left  [base, heads, complete, type, ready or "", ...] for each asked; "" says that the type
 --               has no work, `complete` that no other type has any
@@ -27,8 +30,8 @@
 -- Indexes in the reply count from 0.
 -- oom: refuse
 PREFIX = ARGV[1]
-local session = ARGV[2]
-local bases, heads_names, type_lists, groups, most, permits = unpack(cmsgpack.unpack(ARGV[3]))
+local session, generation = ARGV[2], ARGV[3]
+local bases, heads_names, type_lists, groups, most, permits = unpack(cmsgpack.unpack(ARGV[4]))
 
 local KNOWN_HEADS = 64
 local SEARCH_LIMIT = 8
@@ -249,27 +252,8 @@ local function use(q)
   return ticket
 end
 
-local function hand_out(id, entry, worker, ticket)
-  local key = P .. ':task:' .. id
-  redis.call('HSET', key, 's', 'l', 'o', worker, 'ss', session, 'la', text(now), 'qi', entry)
-  local r = redis.call('HMGET', key, 'tm', 'th', 'tc', 'hh', 'hy', 'h', 'ls')
-  if r[4] then
-    redis.call('HSET', key, 'h', r[4], 'y', r[5])
-    redis.call('HDEL', key, 'hh', 'hy')
-    redis.call('ZREM', P .. ':timers', 'sticky ' .. id)
-  end
-  if ticket ~= '' then
-    redis.call('HSET', key, 'tk', ticket)
-    redis.call('HSET', P .. ':tk', ticket, id)
-  end
-  local heads = r[4] or r[6]
-  redis.call('ZADD', P .. ':lq:' .. task_queue(heads), text(now + tonumber(r[7])), id)
-  redis.call('SADD', P .. ':on:' .. session, id)
-  count('d', heads)
-  start_clock(key, r[1], r[2], r[3])
-end
-
 local announced, given_up = false, 0
+local barriers, closed = {}, ''
 local claims = {}
 
 -- Serves the slot whose work is oldest; false when no free slot can do anything more.
@@ -287,6 +271,11 @@ local function serve()
   local b, h, type_part = found[2], found[3], found[4]
   local q = permit_for(b, h, type_part)
   next_of[g] = nil
+  barriers[b] = barriers[b] or barrier(bases[b][1], generation)
+  if barriers[b] ~= '' then
+    closed = barriers[b]
+    return false
+  end
   if not announced then
     announced = true
     redis.call('SETRANGE', bases[1][1] .. ':touch', 0, '')
@@ -299,7 +288,7 @@ local function serve()
   ready[b][h][type_part] = following or false
   if id then
     local ticket = use(q)
-    hand_out(id, entry, groups[g][1], ticket)
+    lease_to_stream(id, entry, groups[g][1], session, ticket)
     groups[g][3] = groups[g][3] - 1
     local r = redis.call('HMGET', P .. ':task:' .. id, 'n', 'd', 'a')
     claims[#claims + 1] = { g - 1, b - 1, id, r[1], r[2], text(now), r[3], q - 1, ticket }
@@ -317,6 +306,10 @@ for _ = 1, 2 * most do
   if #claims >= most or not serve() then
     break
   end
+end
+
+if closed ~= '' and #claims == 0 then
+  return closed
 end
 
 local left = {}

@@ -45,7 +45,7 @@ async def test_after_a_flow_nothing_is_left_but_what_is_kept(lab: Lab) -> None:
     await lab.do(complete())
 
     kept = {"fl", "run", "steps", "flows", "fclosed"}
-    queues = {"q", "queues", "cur", "nq", "ty", "touch", "rate"}  # compacted when idle
+    queues = {"q", "queues", "cur", "nq", "ty", "touch", "rate", "gen"}  # compacted when idle, or kept
     assert await lab.remains() - queues == kept
     assert await lab.timers() == {}
 
@@ -341,5 +341,5 @@ async def test_retention_removes_runs_one_by_one(lab: Lab) -> None:
     assert await lab.engine.current_run(NAMESPACE, "f2") == running.info.run_id
     await lab.engine.stop(NAMESPACE, "f2", StopType.TERMINATE, "", False)
     assert await keep(far) == 1
-    left = {"q", "b", "queues", "cur", "nq", "ty", "touch", "rate"}
+    left = {"q", "b", "queues", "cur", "nq", "ty", "touch", "rate", "gen"}
     assert await lab.remains() <= left

@@ -141,7 +141,7 @@ async def test_a_drained_queue_leaves_only_its_stream(lab: Lab) -> None:
     left = {name for name in await lab.keys() if not name.startswith(("run:", "rate:"))}
     name = queue_name()
     index = {f"nq:{name.namespace}", f"ty:{name.encode().rpartition(':')[0]}"}
-    assert left == {f"q:{name.encode()}:t", "cur", "queues"} | index
+    assert left == {f"q:{name.encode()}:t", "cur", "queues", "gen"} | index
 
 
 # -- wakes (W2) -----------------------------------------------------------------------------------

@@ -236,7 +236,7 @@ class QueueMachine(RuleBasedStateMachine):
         for held in self.held:
             await self.keeper.compact(held)
             left = await self.lab.keys(held.partition)
-            assert {name for name in left if not name.startswith(("run:", "rate:"))} == {"lease"}
+            assert {name for name in left if not name.startswith(("run:", "rate:"))} == {"lease", "gen"}
 
 
 SETTINGS = hypothesis.settings(

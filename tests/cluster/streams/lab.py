@@ -21,6 +21,7 @@ from cluster.flows.planning import Placement
 from cluster.flows.wire import read_options
 from cluster.membership.fence import Fence, boottime
 from cluster.membership.housekeeping import HeldPartition
+from cluster.queues.barrier import Barrier
 from cluster.queues.rpc_broker import NodeRpcBroker
 from cluster.queues.sticky import TIMERS as STICKY_TIMERS
 from cluster.queues.sticky import StickyTimers
@@ -197,7 +198,9 @@ async def open_stream_lab(
             gate = Gate(store, admission)
             await nursery.start(gate.run)
             clock = await synchronized_clock(store)
-            node = _node(store, clock, gate, members, number, settings, nursery)
+            barrier = _barrier(store, members, number)
+            node = _node(store, clock, gate, barrier, members, number, settings, nursery)
+            await nursery.start(barrier.run)
             await nursery.start(node.hub.run)
             await nursery.start(node.rpc.run)
             nursery.start_soon(_keep_time, node)
@@ -206,10 +209,19 @@ async def open_stream_lab(
         nursery.cancel_scope.cancel()
 
 
+def _barrier(store: Store, members: list[Member], number: int) -> Barrier:
+    return Barrier(
+        store,
+        session=lambda: members[number].incarnation,
+        live=lambda: [member.incarnation for member in members],
+    )
+
+
 def _node(
     store: Store,
     clock: Clock,
     gate: Gate,
+    barrier: Barrier,
     members: list[Member],
     number: int,
     settings: MatchingSettings,
@@ -227,10 +239,13 @@ def _node(
         engine,
         settings,
         nodes=lambda: [m.incarnation for m in members],
+        barrier=barrier,
         max_message_bytes=100_000,
         random=random,
         spans=Spans(),
     )
+    barrier.add(hub.handed_out)
+    barrier.on_said(hub.reasserted)
     rpc = NodeRpcBroker(
         store,
         hub.matcher,

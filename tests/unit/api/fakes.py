@@ -14,6 +14,7 @@ from cluster.contracts import Contracts
 from cluster.errors import StoreError
 from cluster.fleet import Fleet
 from cluster.namespaces import NamespaceStore
+from cluster.queues.barrier import BarrierStatistics, Reasserted
 from cluster.queues.model import PollRequest, PollResult, PollStatus
 from cluster.settings import Settings
 from cluster.store.keys import Keys
@@ -191,6 +192,7 @@ class FakeNode:
         self.due = SimpleNamespace(resting=0, failures=0)
         self.queries = SimpleNamespace(waiting=0)
         self.query_polls = SimpleNamespace(parked=0)
+        self.barrier = SimpleNamespace(statistics=lambda: BarrierStatistics(0, {Reasserted.TAKEN: 0}))
         self.retention = SimpleNamespace(take_turn=_nothing)
         self.fleet = Fleet(store, self.clock.now_ms, 60_000)
         self.passes = SimpleNamespace(recent_candidates=_healthy)
