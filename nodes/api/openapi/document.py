@@ -12,6 +12,7 @@ from cluster.version import VERSION
 from nodes.api import documents
 from nodes.api.envelopes import OPERATIONS
 from nodes.api.fields import Fields
+from nodes.api.openapi import summaries
 from nodes.api.openapi.answers import ANSWERS, UNKNOWN
 from nodes.api.openapi.models import Models, models_of
 from nodes.api.routes import Plane, Route
@@ -55,11 +56,16 @@ def build(routes: Sequence[Route]) -> dict[str, Any]:
             "version": VERSION,
             "description": "Unknown request fields are ignored. Clients branch on reasons, never on texts.",
         },
+        "tags": [{"name": name, "description": text} for name, text in summaries.TAGS.items()],
         "paths": paths,
         "components": {
             "schemas": schemas,
             "securitySchemes": {
-                "token": {"type": "http", "scheme": "bearer"},
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "the token of a role, or the shared one",
+                },
                 "signature": {
                     "type": "apiKey",
                     "in": "header",
@@ -81,8 +87,9 @@ def _operation(route: Route, schemas: dict[str, Schema]) -> dict[str, Any]:
     models = models_of(route.handler)
     operation: dict[str, Any] = {
         "operationId": operation_id(route),
-        "tags": [route.plane.value],
-        "summary": _summary(route),
+        "tags": [summaries.heading(route)],
+        "summary": summaries.summary(route),
+        "description": _description(route),
         "parameters": [*_path_parameters(route), *_headers(route), *_query_parameters(models)],
         "responses": _responses(route, models),
     }
@@ -90,18 +97,25 @@ def _operation(route: Route, schemas: dict[str, Schema]) -> dict[str, Any]:
         operation["security"] = [{"token": []}, {"signature": []}]
         operation["x-roles"] = sorted(role.value for role in route.roles)
     if models.body is not None:
+        content: dict[str, Any] = {"schema": _model_schema(models.body, schemas)}
+        shown = summaries.example(route)
+        if shown is not None:
+            content["example"] = shown
         operation["requestBody"] = {
             "required": any(field.is_required() for field in models.body.model_fields.values()),
-            "content": {_JSON: {"schema": _model_schema(models.body, schemas)}},
+            "content": {_JSON: content},
         }
     return operation
 
 
-def _summary(route: Route) -> str:
-    """What the handler's docstring says beyond naming the route."""
-    text = inspect.getdoc(route.handler) or ""
+def _description(route: Route) -> str:
+    """What the handler's docstring says beyond naming the route, and who may use it."""
+    text = " ".join((inspect.getdoc(route.handler) or "").split())
     _, _, rest = text.partition("``:")
-    return (rest or text.strip("`.")).strip().partition("\n")[0]
+    said = (rest or text.partition("``.")[2]).strip().replace("``", "`")
+    said = f"{said[:1].upper()}{said[1:]}"
+    roles = "Needs no credential." if route.public else f"Roles: {', '.join(sorted(route.roles))}."
+    return f"{said} {roles}".strip()
 
 
 # -- requests -----------------------------------------------------------------------------------

@@ -8,8 +8,10 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
+from nodes.api.openapi import summaries
 from nodes.api.openapi.answers import ANSWERS
 from nodes.api.openapi.document import build, operation_id
 from nodes.api.openapi.models import models_of
@@ -155,3 +157,34 @@ async def test_the_page_shows_every_route_and_runs_no_script(client: Client) -> 
     style = text.partition("<style>")[2].partition("</style>")[0]
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     assert f"style-src &#39;sha256-{digest}&#39;" in text
+
+
+def test_every_operation_says_what_it_is_for(document: dict[str, Any]) -> None:
+    headings = {tag["name"] for tag in document["tags"]}
+    seen: dict[str, str] = {}
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            name = f"{method.upper()} {path}"
+            summary = operation["summary"]
+            assert 5 < len(summary) < 80, name
+            assert "/" not in summary.replace("Prometheus' format", ""), name
+            assert seen.setdefault(summary, name) == name, f"{name} reads like {seen[summary]}"
+            assert set(operation["tags"]) <= headings
+            assert operation["description"], name
+            assert "``" not in operation["description"], name
+    assert {tag for ops in document["paths"].values() for o in ops.values() for tag in o["tags"]} == headings
+
+
+def test_examples_fit_their_schemas(document: dict[str, Any]) -> None:
+    known = {f"{route.method} {route.template}" for route in ROUTES}
+    assert set(summaries.EXAMPLES) <= known
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            for media in operation.get("requestBody", {}).get("content", {}).values():
+                if "example" in media:
+                    schema = {**media["schema"], "components": document["components"]}
+                    errors = [
+                        str(each)
+                        for each in jsonschema_rs.validator_for(schema).iter_errors(media["example"])
+                    ]
+                    assert not errors, f"{method} {path}: {errors}"
