@@ -1,8 +1,8 @@
 """The loop behind every change of a flow: read, decide, commit; again if somebody was faster.
 
-It takes any number of jobs at once. Those of one partition are decided one after the other, each on
-what the one before it leaves, and travel as one script call in which every commit stands for itself:
-a stale or refused job costs its neighbours nothing.
+It takes any number of jobs at once. They are decided one after the other, each on what the one before
+it leaves, and travel as one script call in which every commit stands for itself: a stale or refused job
+costs its neighbours nothing. On a Redis Cluster that is one call for each partition.
 
 What this node remembers of a run saves the read, never a check: a refusal that rests on memory, or
 on a commit that is still under way, is decided again on what the store holds.
@@ -76,6 +76,7 @@ class Done(msgspec.Struct, frozen=True):
 @dataclass(slots=True, eq=False)
 class _Pending:
     job: Job
+    partition: int
     fresh: bool
     outright: bool
     wants: Wants = field(default_factory=Wants)
@@ -124,34 +125,36 @@ class FlowDecider:
 
     async def decide_all(self, jobs: Sequence[Job]) -> list[Done | Refused]:
         """Decide every job; the results in order. Raises StoreError once all partitions were tried."""
-        pending = [_Pending(job, job.fresh, job.outright is not None) for job in jobs]
+        pending: list[_Pending] = []
         parts: dict[int, list[_Pending]] = {}
-        for one in pending:
-            partition = partition_of_run(one.job.run_id)
+        for job in jobs:
+            partition = partition_of_run(job.run_id)
+            one = _Pending(job, partition or 0, job.fresh, job.outright is not None)
+            pending.append(one)
             if partition is None or partition >= self._store.keys.partitions:
-                one.result = run_not_found(one.job.run_id)
+                one.result = run_not_found(job.run_id)
             else:
-                parts.setdefault(partition, []).append(one)
+                parts.setdefault(partition if self._store.clustered else 0, []).append(one)
         failures: list[StoreError] = []
         if len(parts) == 1:
-            ((partition, part),) = parts.items()
-            await self._try_partition(partition, part, failures)
+            (part,) = parts.values()
+            await self._try_part(part, failures)
         else:
             async with trio.open_nursery() as nursery:
-                for partition, part in parts.items():
-                    nursery.start_soon(self._try_partition, partition, part, failures)
+                for part in parts.values():
+                    nursery.start_soon(self._try_part, part, failures)
         if failures:
             raise failures[0]
         return [run_not_found(one.job.run_id) if one.result is None else one.result for one in pending]
 
-    async def _try_partition(self, partition: int, part: list[_Pending], failures: list[StoreError]) -> None:
+    async def _try_part(self, part: list[_Pending], failures: list[StoreError]) -> None:
         try:
             async with self._turns.of(one.job.run_id for one in part):
-                await self._go_round(partition, part)
+                await self._go_round(part)
         except StoreError as error:
             failures.append(error)
 
-    async def _go_round(self, partition: int, part: list[_Pending]) -> None:
+    async def _go_round(self, part: list[_Pending]) -> None:
         for number in range(ROUNDS):
             waiting = [one for one in part if one.result is None]
             if not waiting:
@@ -159,7 +162,7 @@ class FlowDecider:
             if number >= CALM_ROUNDS:
                 await trio.sleep(self._random.uniform(0, PAUSE_SECONDS))
             pictures = await self._read(waiting)
-            await self._commit(partition, self._decide(partition, waiting, pictures))
+            await self._commit(self._decide(waiting, pictures))
         if any(one.result is None for one in part):
             raise Contended("a flow changes faster than this node can decide; try again")
 
@@ -207,15 +210,13 @@ class FlowDecider:
 
     # -- deciding ---------------------------------------------------------------------------
 
-    def _decide(
-        self, partition: int, waiting: Sequence[_Pending], pictures: dict[str, Picture | None]
-    ) -> list[_Commit]:
+    def _decide(self, waiting: Sequence[_Pending], pictures: dict[str, Picture | None]) -> list[_Commit]:
         commits: list[_Commit] = []
         held_up: set[str] = set()
         for one in waiting:
             job = one.job
             if one.outright and job.outright is not None:
-                tx = self._transaction(partition, job.run_id)
+                tx = self._transaction(one.partition, job.run_id)
                 job.outright(tx)
                 commits.append(_Commit(one, tx, None, None, Planned(0)))
                 continue
@@ -224,7 +225,7 @@ class FlowDecider:
                 self._runs.forget(job.run_id)
                 one.result = run_not_found(job.run_id)
             elif job.run_id not in held_up:
-                commit = self._decide_one(partition, one, picture)
+                commit = self._decide_one(one, picture)
                 if commit is not None:
                     commits.append(commit)
                     pictures[job.run_id] = commit.after
@@ -233,8 +234,8 @@ class FlowDecider:
                     held_up.add(job.run_id)
         return commits
 
-    def _decide_one(self, partition: int, one: _Pending, picture: Picture) -> _Commit | None:
-        job = one.job
+    def _decide_one(self, one: _Pending, picture: Picture) -> _Commit | None:
+        job, partition = one.job, one.partition
         view = _view(picture, job)
         now_ms = max(picture.now_ms, self._clock.now_ms())
         try:
@@ -267,7 +268,7 @@ class FlowDecider:
 
     # -- committing -------------------------------------------------------------------------
 
-    async def _commit(self, partition: int, commits: Sequence[_Commit]) -> None:
+    async def _commit(self, commits: Sequence[_Commit]) -> None:
         if not commits:
             return
         try:

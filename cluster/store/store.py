@@ -131,13 +131,13 @@ class Store:
         return result
 
     async def commit_many(self, txs: Sequence[Transaction]) -> list[bool | ConditionFailed]:
-        """Commit transactions of one partition in order, each on its own.
+        """Commit transactions in order, each on its own; on a Redis Cluster all are of one partition.
 
         Returns :meth:`commit`'s result or the ConditionFailed of each; any other error is raised
         once all were tried (a caller that repeats them needs request ids).
         """
-        if len({tx.partition for tx in txs}) > 1:
-            raise ValueError("commit_many takes transactions of one partition")
+        if self.clustered and len({tx.partition for tx in txs}) > 1:
+            raise ValueError("on a cluster commit_many takes transactions of one partition")
         results: list[CommitResult] = []
         for group in split([Packed(tx, tx.pack()) for tx in txs]):
             results += await self._send_group(group)
@@ -149,7 +149,7 @@ class Store:
         return answers
 
     async def _send_group(self, group: Sequence[Packed]) -> list[CommitResult]:
-        """Commit a group of one partition and mode: one result per transaction, never raises."""
+        """Commit a group of one mode in one script call: one result per transaction, never raises."""
         self._commits += len(group)
         try:
             return await self._ask(group)
@@ -190,14 +190,13 @@ class Store:
         return results
 
     async def _ask(self, group: Sequence[Packed]) -> list[CommitResult]:
-        tx = group[0].tx
-        mode = "allow" if tx.frees else "refuse"
+        first = group[0].tx
+        mode = "allow" if first.frees else "refuse"
         self._commit_calls += 1
-        replies = await self.run(
-            "commit",
-            [self.keys.touch(tx.partition)],
-            [mode, self.keys.base(tx.partition), self.keys.prefix, *(item.data for item in group)],
-        )
+        arguments: list[str | bytes] = [mode, self.keys.prefix]
+        for item in group:
+            arguments += self.keys.base(item.tx.partition), item.data
+        replies = await self.run("commit", [self.keys.touch(first.partition)], arguments)
         for item, reply in zip(group, replies, strict=True):
             if reply[0] == _APPLIED:
                 self._tell_ended(reply[1])

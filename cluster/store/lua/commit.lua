@@ -1,10 +1,11 @@
 -- include: handing
--- Applies transactions of one partition, each wholly or not at all.
+-- Applies transactions, each of one partition and wholly or not at all; on a cluster all are of one partition.
 --
 -- KEYS[1]  any key of the partition (routes the script)
 -- ARGV[1]  "refuse" or "allow": what to do when Redis is out of memory
--- ARGV[2]  start of the partition's keys      ARGV[3]  prefix of the cluster
--- ARGV[4..]  msgpack [ring key or "", request id or "", conditions, operations]
+-- ARGV[2]  prefix of the cluster
+-- ARGV[3..]  in turn: start of a partition's keys, and a transaction of it as
+--            msgpack [ring key or "", request id or "", conditions, operations]
 --
 -- Returns one entry per transaction:
 --   {1, ended, handed out}  applied
@@ -14,7 +15,7 @@
 --   {0, index, actual}      condition `index` (from 0) does not hold; nothing was done
 --   {-1, text}              an internal error; the conditions held
 -- oom: ARGV[1]
-P, PREFIX = ARGV[2], ARGV[3]
+PREFIX = ARGV[2]
 
 -- A no-cost first write decides how the rest of the script meets a full memory: ZREM passes and
 -- lets everything after it pass, SETRANGE of nothing is refused and refuses the whole script.
@@ -202,8 +203,9 @@ local function apply(tx)
 end
 
 local replies = {}
-for i = 4, #ARGV do
-  local done, reply = pcall(apply, cmsgpack.unpack(ARGV[i]))
+for i = 3, #ARGV, 2 do
+  P = ARGV[i]
+  local done, reply = pcall(apply, cmsgpack.unpack(ARGV[i + 1]))
   if not done then
     local message = type(reply) == 'table' and reply.err or tostring(reply)
     if string.find(message, 'OOM', 1, true) == 1 then

@@ -13,6 +13,7 @@ from cluster.errors import OutcomeUnknown, StoreFull, StoreUnavailable
 from cluster.flows.engine import FlowEngine, ResultKind, StepResult, Verdict
 from cluster.flows.machine import StopType
 from cluster.store import store as store_module
+from cluster.store.aggregator import GROUP_TRANSACTIONS
 from cluster.store.store import Store, open_store
 from tests.cluster.flows.lab import DEAD_END, NAMESPACE, HandOut, Lab, complete, go_to, wait_for
 from tests.servers import KINDS, Server, run_cluster, run_server
@@ -222,10 +223,10 @@ async def test_results_given_again_after_an_outage(
     valkey_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store goes away with some of a batch done: the whole batch is given again."""
-    lab = Lab(valkey_store)
-    for number in range(8):
+    lab, flows = Lab(valkey_store), GROUP_TRANSACTIONS + 8
+    for number in range(flows):
         await lab.start(flow_id=f"f{number}")
-    results = [one.result(output=go_to("next")) for one in await lab.take(most=8)]
+    results = [one.result(output=go_to("next")) for one in await lab.take(most=flows)]
     run = valkey_store.run
     commits = 0
 
@@ -233,7 +234,7 @@ async def test_results_given_again_after_an_outage(
         nonlocal commits
         if script == "commit":
             commits += 1
-            if commits > 2:
+            if commits > 1:
                 raise StoreUnavailable("away")
         return await run(script, keys, args, **options)
 
@@ -242,7 +243,7 @@ async def test_results_given_again_after_an_outage(
         await lab.engine.finish(results)
     monkeypatch.setattr(valkey_store, "run", run)
     assert all(verdict.accepted for verdict in await lab.engine.finish(results))
-    assert len(await lab.take("next", most=20)) == 8
+    assert len(await lab.take("next", most=2 * flows)) == flows
 
 
 @pytest.fixture(scope="module", params=KINDS)

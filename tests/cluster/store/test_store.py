@@ -101,6 +101,21 @@ async def test_commit_many_keeps_order_and_reports_each(store: Store) -> None:
     assert all(isinstance(result, ConditionFailed) for result in results[50:])
 
 
-async def test_commit_many_takes_one_partition(store: Store) -> None:
-    with pytest.raises(ValueError, match="one partition"):
-        await store.commit_many([Transaction(0), Transaction(1)])
+async def test_commit_many_takes_several_partitions_but_on_a_cluster(store: Store) -> None:
+    txs = []
+    for partition in (0, 1, 0, 2):
+        tx = Transaction(partition)
+        tx.redis("HINCRBY", store.keys.run(partition, "many"), "count", 1)
+        tx.arm(f"timer {partition}", 1)
+        txs.append(tx)
+    if store.clustered:
+        with pytest.raises(ValueError, match="one partition"):
+            await store.commit_many(txs)
+        return
+    calls = store.statistics().commit_calls
+    assert await store.commit_many(txs) == [True] * 4
+    assert store.statistics().commit_calls == calls + 1
+    for partition, count in enumerate((b"2", b"1", b"1")):
+        assert await store.call("HGET", store.keys.run(partition, "many"), "count") == count
+        timers = await store.call("ZRANGE", store.keys.timers(partition), 0, -1)
+        assert timers == [f"timer {partition}".encode()]

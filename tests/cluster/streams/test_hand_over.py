@@ -71,7 +71,7 @@ async def test_a_chain_of_steps_costs_one_round_trip_a_step(
 
 
 async def test_steps_of_many_slots_share_round_trips(lab: StreamLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ends in one loop turn in one partition is one script, with the hand-outs in it."""
+    """What ends in one loop turn is one script, with the hand-outs in it, wherever the flows lie."""
     slots = 16
     async with lab[0].worker("w1", "F", slots=slots) as w1:
         for _ in range(slots):
@@ -82,8 +82,7 @@ async def test_steps_of_many_slots_share_round_trips(lab: StreamLab, monkeypatch
             for _ in range(5):
                 await w1.send(*(_output(task, go_to("b")) for task in tasks))
                 tasks = [await w1.next("task") for _ in range(slots)]
-            assert scripts.keys() == {"commit"}
-            assert scripts["commit"] <= 5 * PARTITIONS
+            assert scripts == {"commit": 5}
         assert len({task["slot"] for task in tasks}) == slots
 
 
