@@ -158,11 +158,12 @@ def targets(nodes: Sequence[NodeProcess]) -> dict[str, str]:
 
 @dataclass
 class Balancer:
-    """Real HAProxy with the rules of ``deploy/haproxy.cfg``."""
+    """Real HAProxy with the rules of ``deploy/haproxy.cfg``, or those of ``rules``."""
 
     port: int
     nodes: Sequence[NodeProcess]
     directory: Path
+    rules: Path = TOP / "deploy/haproxy.cfg"
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -178,7 +179,7 @@ class Balancer:
         program = shutil.which("haproxy") or "/usr/sbin/haproxy"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [program, "-db", "-n", "4000", "-f", str(TOP / "deploy/haproxy.cfg")],
+                [program, "-db", "-n", "4000", "-f", str(self.rules)],
                 env=environment(LISTEN=f"{HOST}:{self.port}", **targets(self.nodes)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,

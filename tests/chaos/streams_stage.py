@@ -110,7 +110,8 @@ class Stage:
             while True:
                 try:
                     answer = await request()
-                    if answer.status_code < 500:
+                    # 408: the node stood still for so long that the body seemed slow.
+                    if answer.status_code < 500 and answer.status_code != 408:
                         return answer
                 except httpx.TransportError:
                     pass

@@ -319,7 +319,7 @@ async def test_a_task_that_is_on_its_way_is_no_stranger(lab: StreamLab) -> None:
     async with trio.open_nursery() as nursery, asking:
         (claim,) = (await claim_steps(store, session, [partition], [group], 1, permits)).claims
         nursery.start_soon(audit._return, partition, {claim.task_id})
-        await trio.testing.wait_all_tasks_blocked(0.05)
+        await eventually(lambda: asking.statistics().tasks_waiting == 1)
         running.append(running_step(claim, "w1", session))
     assert repaired == []
     running.clear()

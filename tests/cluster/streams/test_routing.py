@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 from msgspec import Raw
 
@@ -17,6 +18,7 @@ from tests.cluster.streams.lab import (
     next_task,
     open_stream_lab,
 )
+from tests.stream_client import Frame
 
 PROMPT = 0.45
 """Below the sticky wait of the lab (0.6 s) and its peeks (1 s): what came so soon was sent for."""
@@ -154,6 +156,36 @@ async def test_r37_a_type_nobody_supports_blocks_nobody(lab: StreamLab) -> None:
         for _ in range(5):
             assert (await w1.next("task", within=3))["task"]["step_type"] == "a"
         await w1.quiet(0.2)
+
+
+@pytest.mark.parametrize("knows_what_it_lacks", [True, False])
+async def test_r37_five_thousand_steps_nobody_supports_hold_up_nothing(
+    lab: StreamLab, knows_what_it_lacks: bool
+) -> None:
+    """All of them are older. A worker without a list declines once, then it is not asked again."""
+    many = {"decision": {"next": [{"step_type": "odd"}] * 999}}
+    async with lab[0].worker("w1", {"name": "F", "step_types": ["many"]}, slots=6) as w1:
+        for _ in range(6):
+            await lab[0].start("F", "many")
+        for _ in range(6):
+            await w1.complete(await w1.next("task", within=20), many)
+    await lab[0].start("F", "a")
+    served: Frame = {"name": "F", "step_types": ["a"]} if knows_what_it_lacks else {"name": "F"}
+    async with lab[1].worker("w2", served) as w2:
+        if not knows_what_it_lacks:
+            declined = await w2.next("task")
+            assert declined["task"]["step_type"] == "odd"
+            decline = {"attempt_id": declined["task"]["attempt_id"], "reason": "unsupported"}
+            await w2.send({"type": "decline", "slot": 1, **decline})
+        task = await w2.next("task", within=5)
+        assert task["task"]["step_type"] == "a"
+        # At once means: not by looking through the others.
+        assert lab[1].hub.matcher.statistics().claims <= 6
+        await w2.complete(task, COMPLETE)
+        for _ in range(5):
+            await lab[0].start("F", "a")
+            await w2.complete(await w2.next("task", within=5), COMPLETE)
+        assert lab[1].hub.matcher.statistics().tasks <= 7
 
 
 async def test_r39_namespaces_do_not_see_each_other(lab: StreamLab) -> None:
