@@ -167,6 +167,30 @@ def test_settings_that_contradict_each_other_are_refused(tmp_path: Path) -> None
     assert "must not exceed DW_HISTORY" in refusal({"DW_HISTORY_PAGE_SIZE_MAX": "10"})[0]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "syncMatchWait: 0s",
+        "headsResyncInterval: -1s",
+        "dispatchWait: 0s",
+        "pingInterval: 0s",
+        "maxStreams: 0",
+        "maxConcurrentTasksCap: 0",
+        "unsupportedTypeCacheEntries: -1",
+        "stickyWait: -1s",
+        "unheardOf: 1",
+    ],
+)
+def test_r95_to_r98_matching_settings_that_mean_nothing_are_refused(tmp_path: Path, line: str) -> None:
+    (refused,) = refusal(file=write(tmp_path / "a.yaml", f"matching:\n  {line}\n"))
+    assert f"matching.{line.partition(':')[0]}" in refused
+
+
+def test_r97_no_resync_interval_switches_it_off(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.yaml", "matching: {headsResyncInterval: 0s}")
+    assert load_settings(file=file, environ={}).matching.heads_resync_interval == 0
+
+
 def test_numbers_that_are_clamped_or_mean_unlimited() -> None:
     settings = load_settings(
         environ={

@@ -41,6 +41,23 @@ async def test_r50_no_hidden_retry(lab: StreamLab) -> None:
     assert run.state.status == "failed"
 
 
+async def test_d10_a_poison_step_is_bounded_and_harms_no_other(lab: StreamLab) -> None:
+    """Whoever runs it dies: each death is an attempt, and the policy ends it."""
+    thrice = {"execute": {"retry": {"initial_interval_seconds": 0.05, "maximum_attempts": 3}}}
+    poison = await lab[0].start("F", "poison", options=thrice)
+    attempts = []
+    for life in range(3):
+        async with lab[life % 2].worker(f"w{life}", {"name": "F", "step_types": ["poison"]}) as victim:
+            attempts.append(attempt(await victim.next("task", within=5)))
+    assert attempts == [(1, 0), (2, 0), (3, 0)]
+    run = await lab[1].engine.wait_closed(NAMESPACE, poison, 5)
+    assert run.state.status == "failed"
+    async with lab[0].worker("w9", "F") as w9:
+        await lab[1].start("F")
+        assert (await w9.complete(await w9.next("task"), COMPLETE))["accepted"]
+        await w9.quiet(0.2)
+
+
 async def test_r51_late_output_is_refused_and_changes_nothing(lab: StreamLab) -> None:
     options = {"execute": {"timeout_seconds": 0.1, "retry": {"initial_interval_seconds": 0.05}}}
     async with lab[0].worker("w1", "F", slots=2) as w1:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 from prometheus_client import CollectorRegistry, generate_latest
@@ -49,6 +51,34 @@ async def test_entries_age_and_reasons(lab: StreamLab) -> None:
         for _ in range(5):
             await w2.complete(await w2.next("task"), COMPLETE)
         assert (await look(lab)).entries == 1
+
+
+async def test_r88_r89_a_partition_counts_once_it_was_looked_at_whole_its_age_at_once(
+    lab: StreamLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(30):
+        await lab[0].start("F", f"type-{number}")
+    store = lab[1].store
+    run, cut = store.run, trio.Event()
+
+    async def in_two_pages(name: str, keys: Any, arguments: list[Any], **more: Any) -> Any:
+        if name != "backlog":
+            return await run(name, keys, arguments, **more)
+        if arguments[2] == b"0":
+            now, _, rows = await run(name, keys, arguments, **more)
+            return now, b"7", rows
+        await cut.wait()
+        return b"0", b"0", []
+
+    monkeypatch.setattr(store, "run", in_two_pages)
+    backlog = lab[1].hub.backlog
+    async with trio.open_nursery() as nursery:
+        for partition in range(PARTITIONS):
+            nursery.start_soon(backlog.look, partition)
+        await eventually(lambda: backlog.oldest_ms is not None)
+        assert backlog.entries == 0
+        cut.set()
+    assert backlog.entries == 30
 
 
 async def test_a_returned_step_keeps_its_age(lab: StreamLab) -> None:

@@ -77,6 +77,22 @@ async def test_r44_forgotten_with_the_last_stream_only(lab: StreamLab) -> None:
         await fresh.next("task", within=2)
 
 
+async def test_r46_an_old_process_s_entry_excludes_the_new_one_of_the_same_id(lab: StreamLab) -> None:
+    """Documented: who pins the id of a worker has to change it with every start."""
+    async with lab[0].worker("pinned", "F") as old:
+        await lab[0].start("F", "x")
+        await decline(old, await old.next("task"))
+        async with lab[1].worker("pinned", "F") as upgraded:
+            await lab[1].start("F", "x")
+            await old.drop()
+            await upgraded.quiet(0.4)
+            # It can be seen why: everybody who is connected lacks the type.
+            known = await lab[0].store.call("SCARD", lab[0].store.keys.unsupported(NAMESPACE, "pinned"))
+            assert known == 1
+    async with lab[1].worker("pinned", "F") as alone:
+        await alone.next("task", within=2)
+
+
 async def test_r43_r45_an_evicted_entry_is_offered_again_after_a_completed_step(
     valkey_url: str, prefix: str
 ) -> None:

@@ -23,6 +23,7 @@ from tests.stream_client import Frame
 PROMPT = 0.45
 """Below the sticky wait of the lab (0.6 s) and its peeks (1 s): what came so soon was sent for."""
 
+ONCE = {"execute": {"retry": {"maximum_attempts": 1}}}
 FAN = {"decision": {"next": [{"step_type": "b"}, {"step_type": "b"}]}}
 
 
@@ -186,6 +187,44 @@ async def test_r37_five_thousand_steps_nobody_supports_hold_up_nothing(
             await lab[0].start("F", "a")
             await w2.complete(await w2.next("task", within=5), COMPLETE)
         assert lab[1].hub.matcher.statistics().tasks <= 7
+
+
+async def test_r38_time_in_the_queue_is_no_time_of_the_method(lab: StreamLab) -> None:
+    options = {"execute": {"timeout_seconds": 0.5, "retry": {"maximum_attempts": 1}}}
+    flow_id = await lab[0].start("F", options=options)
+    await trio.sleep(1.0)
+    async with lab[0].worker("w1", "F") as w1:
+        task = await w1.next("task")
+        assert attempt(task) == (1, 0)
+        assert (await w1.complete(task, COMPLETE))["accepted"]
+    run = await lab[1].engine.wait_closed(NAMESPACE, flow_id, 5)
+    assert run.state.status == "completed"
+
+
+async def test_r66_r74_a_step_waits_for_a_free_slot_and_consumes_no_attempt(lab: StreamLab) -> None:
+    async with lab[0].worker("w1", "F", slots=2) as w1:
+        for _ in range(5):
+            await lab[0].start("F", options=ONCE)
+        first, second = await w1.next("task"), await w1.next("task")
+        assert first["slot"] != second["slot"]
+        await w1.quiet(0.3)  # two slots, two tasks
+        for _ in range(3):
+            await w1.complete(first, COMPLETE)
+            first = await w1.next("task")
+            assert attempt(first) == (1, 0)
+            await w1.quiet(0.05)
+
+
+async def test_r85_without_workers_steps_wait_and_timeouts_of_flows_count(lab: StreamLab) -> None:
+    waits = await lab[0].start("F", options=ONCE)
+    ends = await lab[0].start("F", timeout_ms=200)
+    run = await lab[1].engine.wait_closed(NAMESPACE, ends, 10)
+    assert (run.state.status, run.state.close_reason) == ("failed", "timeout")
+    assert await lab[1].steps(waits) == [("a", "r", 1)]
+    async with lab[1].worker("w1", "F") as w1:
+        task = await w1.next("task")
+        assert (task["task"]["flow_id"], attempt(task)) == (waits, (1, 0))
+        await w1.quiet(0.2)
 
 
 async def test_r39_namespaces_do_not_see_each_other(lab: StreamLab) -> None:

@@ -37,7 +37,9 @@ async def impatient(
         line = f"timeout {name} {usual}"
         assert text.count(line) == 1
         text = text.replace(line, f"timeout {name} {IDLE_SECONDS}s")
-    rules.write_text(text)
+    # Until it has looked, the proxy takes nodes for up that are not there.
+    absent = ("server node-2", "server node-3")
+    rules.write_text("".join(line for line in text.splitlines(True) if not line.strip().startswith(absent)))
     environ = {"HEADRACE_KEY_PREFIX": prefix, "HEADRACE_CONFIG": str(settings)}
     with make_cluster(
         1, shared_servers.get("valkey").url, directory / "nodes", environ, balanced=True

@@ -74,6 +74,23 @@ async def begun(child: Child, attempt: int) -> None:
                 return
 
 
+def listening_ports(process_id: int) -> set[str]:
+    """Inodes of the sockets on which a process accepts connections."""
+    sockets = {link.readlink().name for link in Path(f"/proc/{process_id}/fd").iterdir() if link.is_symlink()}
+    rows = [
+        row.split()
+        for family in ("tcp", "tcp6")
+        for row in Path(f"/proc/{process_id}/net/{family}").read_text().splitlines()[1:]
+    ]
+    return {row[9] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
+
+
+async def test_r84_a_worker_listens_nowhere(cluster: Cluster, queue: str, tmp_path: Path) -> None:
+    async with worker_process(queue, [cluster.url], tmp_path) as child:
+        assert listening_ports(child.process.pid) == set()
+    assert listening_ports(cluster.nodes[0].child.process.pid)
+
+
 async def test_r49_a_killed_worker_fails_its_attempt(cluster: Cluster, queue: str, tmp_path: Path) -> None:
     flow = type("Patient", (Patient,), {"name": queue})
     async with Client(cluster.url) as client:
