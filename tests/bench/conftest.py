@@ -40,7 +40,8 @@ def server(durability: str, tmp_path: Path) -> Iterator[Server]:
 
 @pytest.fixture
 async def one_node(server: Server, durability: str, tmp_path: Path) -> AsyncIterator[Cluster]:
-    with make_cluster(1, server.url, tmp_path, {"HEADRACE_DURABILITY": durability}) as cluster:
+    environ = {"HEADRACE_DURABILITY": durability}
+    with make_cluster(1, server.url, tmp_path, environ, listeners=True) as cluster:
         await cluster.start()
         yield cluster
 
