@@ -19,7 +19,8 @@ from cluster.ids import TaskKind
 from cluster.queues import claims
 from cluster.queues.barrier import Held, RecentLeases
 from cluster.queues.claims import Claim, ClaimWaiter, Heads, PeekReply, Refusal
-from cluster.queues.heads import HeadMemory, Mark
+from cluster.queues.heads import Counts, Mark
+from cluster.queues.partition_heads import PartitionHeads
 from cluster.queues.waiters import QueueId, Waiter, WaitingQueue
 from cluster.store.store import Store
 
@@ -67,6 +68,7 @@ class Claiming:
         self._nursery: trio.Nursery | None = None
         self._recovering: set[int] = set()
         self._denied: set[tuple[QueueId, int, str, str]] = set()
+        self._counts = Counts()
         self._claims = self._tasks = self._returned = 0
 
     def start_soon(self, job: Callable[..., Awaitable[object]], *args: object) -> None:
@@ -74,9 +76,11 @@ class Claiming:
         if self._nursery is not None:
             self._nursery.start_soon(job, *args)
 
-    @staticmethod
-    def _memory(queue: WaitingQueue, partition: int, marker: str) -> HeadMemory:
-        return queue.memories.setdefault((partition, marker), HeadMemory())
+    def _heads(self, queue: WaitingQueue, marker: str) -> PartitionHeads:
+        heads = queue.heads.get(marker)
+        if heads is None:
+            heads = queue.heads[marker] = PartitionHeads(self._store.keys.partitions, counts=self._counts)
+        return heads
 
     def _groups(self) -> list[list[int]]:
         """All partitions, as sets that one script may look into."""
@@ -100,11 +104,8 @@ class Claiming:
         """One claim, delivered. Without a permit only what the waiters' tokens hold is found."""
         name = waiters[0].queue
         markers = sorted({marker for waiter in waiters for marker in waiter.markers})
-        marks = {
-            (partition, marker): self._memory(queue, partition, marker).mark()
-            for partition in partitions
-            for marker in markers
-        }
+        known = {marker: self._heads(queue, marker) for marker in markers}
+        mark = self._counts.mark()
         tickets = permit.tickets if permit is not None and permit.tickets else ("",) * len(waiters)
         self._claims += 1
         try:
@@ -117,10 +118,7 @@ class Claiming:
                 self._gate.unused(permit, (), 0)
             raise
         for heads in reply.heads:
-            mark = marks[heads.partition, heads.queue.marker]
-            self._memory(queue, heads.partition, heads.queue.marker).learn(
-                mark, heads.ready_ms, complete=heads.complete
-            )
+            known[heads.queue.marker].learn(heads.partition, mark, heads.ready_ms, complete=heads.complete)
         for claim in reply.claims:
             self._deliver(queue, waiters[claim.waiter], claim, tickets[claim.waiter])
         if permit is not None:
@@ -206,30 +204,35 @@ class Claiming:
         return lapsed
 
     async def _peek_at(self, watched: list[tuple[QueueId, str]], group: list[int]) -> PeekReply:
-        marks = {
-            (name, partition, marker): self._memory(self._queues[name], partition, marker).mark()
+        # Before the question is marked: heads that are new then take no answer to an earlier one.
+        known = [
+            (name, marker, queue, self._heads(queue, marker))
             for name, marker in watched
-            if name in self._queues
-            for partition in group
-        }
+            if (queue := self._queues.get(name)) is not None
+        ]
+        mark = self._counts.mark()
         reply = await claims.peek(self._store, group, [name.marked(marker) for name, marker in watched])
+        found: dict[tuple[QueueId, str], dict[int, Heads]] = {}
         for heads in reply.heads:
-            self._take_peek(heads, marks)
+            name = QueueId(TaskKind(heads.queue.kind), heads.queue.namespace, heads.queue.queue)
+            found.setdefault((name, heads.queue.marker), {})[heads.partition] = heads
+        for name, marker, queue, memory in known:
+            rows = found.get((name, marker), {})
+            for heads in rows.values():
+                if marker in queue.subscribed:
+                    self._note_denied(name, marker, memory, heads, mark)
+                memory.learn(heads.partition, mark, heads.ready_ms, complete=heads.complete)
+            memory.learn_rest(mark, group, rows)
         return reply
 
-    def _take_peek(self, heads: Heads, marks: dict[tuple[QueueId, int, str], Mark]) -> None:
-        name = QueueId(TaskKind(heads.queue.kind), heads.queue.namespace, heads.queue.queue)
-        queue = self._queues.get(name)
-        mark = marks.get((name, heads.partition, heads.queue.marker))
-        if queue is None or mark is None:
-            return
-        memory = self._memory(queue, heads.partition, heads.queue.marker)
+    def _note_denied(
+        self, name: QueueId, marker: str, known: PartitionHeads, heads: Heads, mark: Mark
+    ) -> None:
+        """The wake of what is found may be on its way: it was missed if it is not here by the next peek."""
+        memory = known.memories[heads.partition]
         for type_part in heads.ready_ms:
-            # The wake may still be on its way: it was missed if it is not here by the next peek.
-            subscribed = heads.queue.marker in queue.subscribed
-            if subscribed and memory.denied_since(mark, type_part):
-                self._denied.add((name, heads.partition, heads.queue.marker, type_part))
-        memory.learn(mark, heads.ready_ms, complete=heads.complete)
+            if memory.denied_since(mark, type_part):
+                self._denied.add((name, heads.partition, marker, type_part))
 
 
 def _held(waiter: Waiter, claim: Claim, ticket: str) -> Held:

@@ -107,6 +107,8 @@ class PartitionDue:
 
 @dataclass(frozen=True, slots=True)
 class PeekReply:
+    """``heads`` are those that have work: everything else that was looked at has none."""
+
     now_ms: int
     due: dict[int, PartitionDue]
     heads: list[Heads]
@@ -210,13 +212,7 @@ async def peek(store: Store, partitions: Sequence[int], queues: Sequence[QueueNa
     heads: list[Heads] = []
     for partition, (timer, lease, work, found) in zip(partitions, rows, strict=True):
         due[partition] = PartitionDue(int(float(timer)), int(float(lease)), int(work))
-        seen = {row[0]: row for row in found}
-        for index, queue in enumerate(queues):
-            row = seen.get(index)
-            if row is None:
-                heads.append(Heads(partition, queue, True, {}))
-            else:
-                heads.append(Heads(partition, queue, bool(row[1]), ready_map(row[2:])))
+        heads += [Heads(partition, queues[row[0]], bool(row[1]), ready_map(row[2:])) for row in found]
     return PeekReply(int(now), due, heads)
 
 

@@ -14,10 +14,24 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a memory had taken in when a request was sent."""
+    """What had been taken in when a request was sent."""
 
     wakes: int
     replies: int
+
+
+@dataclass(slots=True)
+class Counts:
+    """Numbers wakes and replies in the order in which they are taken in. Memories may share it, so that
+    one mark is good for all of them.
+    """
+
+    wakes: int = 0
+    replies: int = 0
+
+    def mark(self) -> Mark:
+        """Call when a request is sent; what comes of it is learnt with the result."""
+        return Mark(self.wakes, self.replies)
 
 
 @dataclass(slots=True)
@@ -27,10 +41,11 @@ class HeadMemory:
     ``complete`` says that types not named have no work; otherwise they may have some of any age.
     """
 
+    counts: Counts = field(default_factory=Counts)
     known: dict[str, int | None] = field(default_factory=dict)
     complete: bool = False
-    _wakes: int = 0
-    _replies: int = 0
+    _woke: int = 0
+    _replied: int = 0
     _valid_from: int = 0
     _woken: dict[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -52,13 +67,14 @@ class HeadMemory:
 
     def mark(self) -> Mark:
         """Call when a request is sent; hand the result to :meth:`learn` with its reply."""
-        return Mark(self._wakes, self._replies)
+        return self.counts.mark()
 
     def wake(self, type_part: str, ready_ms: int) -> None:
         """A head appeared or got older work."""
-        self._wakes += 1
+        self.counts.wakes += 1
+        self._woke = self.counts.wakes
         _, earlier_ms = self._woken.get(type_part, (0, ready_ms))
-        self._woken[type_part] = (self._wakes, min(ready_ms, earlier_ms))
+        self._woken[type_part] = (self._woke, min(ready_ms, earlier_ms))
         self._lower(type_part, ready_ms)
 
     def learn(self, mark: Mark, heads: Mapping[str, int | None], *, complete: bool) -> None:
@@ -66,7 +82,8 @@ class HeadMemory:
         if mark.wakes < self._valid_from:
             return
         self._valid_from = mark.wakes
-        self._replies += 1
+        self.counts.replies += 1
+        self._replied = self.counts.replies
         self._woken = {name: woken for name, woken in self._woken.items() if woken[0] > mark.wakes}
         self.known = dict(heads)
         self.complete = complete
@@ -79,13 +96,13 @@ class HeadMemory:
 
     def forget(self) -> None:
         """Anything may have been missed: everything is "maybe" again (W5)."""
-        self._wakes += 1
-        self._valid_from = self._wakes
+        self.counts.wakes += 1
+        self._woke = self._valid_from = self.counts.wakes
         self.known.clear()
         self._woken.clear()
         self.complete = False
 
     def denied_since(self, mark: Mark, type_part: str) -> bool:
         """Whether the memory holds, and held already at ``mark``, that this type has no work."""
-        unchanged = mark == self.mark()
+        unchanged = self._woke <= mark.wakes and self._replied <= mark.replies
         return unchanged and self.known.get(type_part) is None and (self.complete or type_part in self.known)

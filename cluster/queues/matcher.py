@@ -193,9 +193,8 @@ class Matcher(Claiming):
             channels = [self._store.keys.wake_channel(waiter.queue.marked(marker)) for marker in new]
             await self._store.subscribe(*channels)
             # What was learnt before the subscription stood may be out of date (W5).
-            for (_, marker), memory in queue.memories.items():
-                if marker in new:
-                    memory.forget()
+            for marker in new:
+                self._heads(queue, marker).forget()
             queue.subscribed.update(new)
 
     def waits(self, namespace: str, worker_id: str) -> bool:
@@ -224,8 +223,8 @@ class Matcher(Claiming):
                 gone = {m for m in queue.subscribed if is_session_marker(m) and m not in wanted}
                 if gone and not queue.serving:
                     queue.subscribed -= gone
-                    for place in [place for place in queue.memories if place[1] in gone]:
-                        del queue.memories[place]
+                    for marker in gone:
+                        queue.heads.pop(marker, None)
                     await self._store.unsubscribe(
                         *(self._store.keys.wake_channel(name.marked(marker)) for marker in gone)
                     )
@@ -254,13 +253,13 @@ class Matcher(Claiming):
         if queue is None:
             return
         self._denied.discard((queue_id, int(partition), name.marker, type_part))
-        self._memory(queue, int(partition), name.marker).wake(type_part, int(ready))
+        self._heads(queue, name.marker).wake(int(partition), type_part, int(ready))
         self._kick(queue_id, queue)
 
     def _on_reconnect(self) -> None:
         for name, queue in self._queues.items():
-            for memory in queue.memories.values():
-                memory.forget()
+            for heads in queue.heads.values():
+                heads.forget()
             self._kick(name, queue)
 
     # -- serving ----------------------------------------------------------------------------------
@@ -294,12 +293,10 @@ class Matcher(Claiming):
 
     def _possible(self, queue: WaitingQueue, waiter: Waiter, scores: dict[int, int]) -> bool:
         possible = False
-        for partition in range(self._store.keys.partitions):
-            for marker in waiter.markers:
-                ready = self._memory(queue, partition, marker).oldest(waiter.parts)
-                if ready is not None:
-                    possible = True
-                    scores[partition] = min(ready, scores.get(partition, ready))
+        for marker in waiter.markers:
+            for partition, ready_ms in self._heads(queue, marker).ready(waiter.parts):
+                possible = True
+                scores[partition] = min(ready_ms, scores.get(partition, ready_ms))
         return possible
 
     async def _serve(self, name: QueueId, queue: WaitingQueue) -> None:
@@ -357,9 +354,9 @@ class Matcher(Claiming):
     def _unsure_about(self, queue: WaitingQueue, waiter: Waiter) -> bool:
         """Whether it is not known if there is work for ``waiter`` somewhere."""
         return any(
-            self._memory(queue, partition, marker).oldest(waiter.parts) == 0
-            for partition in range(self._store.keys.partitions)
+            ready_ms == 0
             for marker in waiter.markers
+            for _, ready_ms in self._heads(queue, marker).ready(waiter.parts)
         )
 
     # -- limits -----------------------------------------------------------------------------------

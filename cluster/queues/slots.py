@@ -23,8 +23,9 @@ from cluster.clock import Clock
 from cluster.errors import OutcomeUnknown, Paused, StoreError
 from cluster.ids import TaskKind
 from cluster.queues import claims
+from cluster.queues.claims import Heads, PeekReply
 from cluster.queues.hand_outs import HandedOut, UnderWay
-from cluster.queues.heads import Mark
+from cluster.queues.heads import Counts, Mark
 from cluster.queues.slot_claims import StepClaim, StepClaims, claim_steps
 from cluster.queues.slot_groups import STICKY, Given, Group, Slot, SlotGroups, WaitingRpc
 from cluster.queues.slot_kind import SlotKind
@@ -94,6 +95,7 @@ class SlotMatcher:
         self._sync_ms = int(sync_seconds * 1000)
         self._peek_seconds = peek_seconds
         self._groups = SlotGroups()
+        self._counts = Counts()
         self._watches: dict[QueueName, Watch] = {}
         self._rpcs: dict[WaitingRpc, None] = {}
         self._planner = Planner(self._groups, self._watches, random, store.clustered)
@@ -210,7 +212,7 @@ class SlotMatcher:
     def _watch(self, queue: QueueName) -> Watch:
         watch = self._watches.get(queue)
         if watch is None:
-            watch = self._watches[queue] = Watch(queue, self._store.keys.partitions)
+            watch = self._watches[queue] = Watch(self._store.keys.partitions, queue, counts=self._counts)
             if self._nursery is not None:
                 self._nursery.start_soon(self._subscribe, watch)
         return watch
@@ -316,8 +318,9 @@ class SlotMatcher:
 
     async def _claim(self, plan: Plan, permits: Permits) -> StepClaims:
         queues = {want.queue for asked in plan.asked for want in asked.wants}
-        marks = {
-            (partition, queue): self._watches[queue].memories[partition].mark()
+        mark = self._counts.mark()
+        places = {
+            (partition, queue)
             for queue in queues
             for partition in self._watches[queue].live.intersection(plan.partitions)
         }
@@ -330,9 +333,9 @@ class SlotMatcher:
             plan.asked,
             most,
             permits,
-            lambda *place: place in marks,
+            lambda *place: place in places,
         )
-        self._learn(reply, marks)
+        self._learn(reply, mark)
         self._given_up += reply.given_up
         now = trio.current_time()
         for row in reply.blocked:
@@ -342,13 +345,11 @@ class SlotMatcher:
             self._hand_out(claim, plan.groups[claim.group])
         return reply
 
-    def _learn(self, reply: StepClaims, marks: dict[tuple[int, QueueName], Mark]) -> None:
+    def _learn(self, reply: StepClaims | PeekReply, mark: Mark) -> None:
         for heads in reply.heads:
             watch = self._watches.get(heads.queue)
             if watch is not None:
-                mark = marks[heads.partition, heads.queue]
-                watch.memories[heads.partition].learn(mark, heads.ready_ms, complete=heads.complete)
-                watch.learnt(heads.partition)
+                watch.learn(heads.partition, mark, heads.ready_ms, complete=heads.complete)
 
     def _hand_out(self, claim: StepClaim, group: Group) -> None:
         # The fence once more: other tasks may have run since the claim was sent (E3).
@@ -409,18 +410,16 @@ class SlotMatcher:
                 await self._peek_at(queues[start : start + PEEK_QUEUES], partitions)
 
     async def _peek_at(self, queues: list[QueueName], partitions: list[int]) -> None:
-        marks = {
-            (partition, queue): self._watches[queue].memories[partition].mark()
-            for queue in queues
-            if queue in self._watches
-            for partition in partitions
-        }
+        mark = self._counts.mark()
         reply = await claims.peek(self._store, partitions, queues)
+        self._learn(reply, mark)
+        found: dict[QueueName, dict[int, Heads]] = {}
         for heads in reply.heads:
-            watch, mark = self._watches.get(heads.queue), marks.get((heads.partition, heads.queue))
-            if watch is not None and mark is not None:
-                watch.memories[heads.partition].learn(mark, heads.ready_ms, complete=heads.complete)
-                watch.learnt(heads.partition)
+            found.setdefault(heads.queue, {})[heads.partition] = heads
+        for queue in queues:
+            watch = self._watches.get(queue)
+            if watch is not None:
+                watch.learn_rest(mark, partitions, found.get(queue, {}))
 
 
 def _queues(group: Group) -> list[QueueName]:

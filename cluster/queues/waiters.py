@@ -9,7 +9,7 @@ import trio
 from cluster.errors import StoreError
 from cluster.ids import TaskKind
 from cluster.queues.claims import Claim
-from cluster.queues.heads import HeadMemory
+from cluster.queues.partition_heads import PartitionHeads
 from cluster.store.keys import QueueName, encode
 
 
@@ -56,7 +56,8 @@ class WaitingQueue:
     """What a node knows of one queue while polls wait on it."""
 
     waiters: dict[Waiter, None] = field(default_factory=dict)
-    memories: dict[tuple[int, str], HeadMemory] = field(default_factory=dict)
+    heads: dict[str, PartitionHeads] = field(default_factory=dict)
+    """What is known behind each marker."""
     subscribed: set[str] = field(default_factory=set)
     subscribing: trio.Lock = field(default_factory=trio.Lock)
     serving: bool = False

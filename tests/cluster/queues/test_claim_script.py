@@ -352,9 +352,8 @@ async def test_peek_shows_heads_and_what_is_due(lab: Lab) -> None:
         2: claims.PartitionDue(77, claims.NO_DUE, 1),
     }
     found = {(heads.partition, heads.queue): heads.ready_ms for heads in reply.heads}
-    assert len(found) == 6
-    assert all(heads.complete for heads in reply.heads)
-    assert {place: ready for place, ready in found.items() if ready} == {(1, PLAIN): {encode("ä"): ready_ms}}
+    assert found == {(1, PLAIN): {encode("ä"): ready_ms}}
+    assert reply.heads[0].complete
 
 
 async def test_peek_says_when_it_does_not_show_everything(lab: Lab) -> None:

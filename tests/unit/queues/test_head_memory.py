@@ -177,11 +177,12 @@ def rebased(world: World) -> World:
     copy = deepcopy(world)
     memory = copy.memory
     marks = [*copy.sent, *(reply[0] for reply in copy.replies)]
-    numbers = {memory._wakes, memory._valid_from, *(mark.wakes for mark in marks)}
+    counts = memory.counts
+    numbers = {counts.wakes, memory._woke, memory._valid_from, *(mark.wakes for mark in marks)}
     numbers |= {sequence for sequence, _ in memory._woken.values()}
     small = {number: index for index, number in enumerate(sorted(numbers))}
-    memory._wakes, memory._valid_from = small[memory._wakes], small[memory._valid_from]
-    memory._replies = 0
+    counts.wakes, counts.replies, memory._replied = small[counts.wakes], 0, 0
+    memory._woke, memory._valid_from = small[memory._woke], small[memory._valid_from]
     memory._woken = {name: (small[at], ready) for name, (at, ready) in memory._woken.items()}
     copy.sent = [Mark(small[mark.wakes], 0) for mark in copy.sent]
     copy.replies = [(Mark(small[mark.wakes], 0), *rest) for mark, *rest in copy.replies]  # type: ignore[misc]

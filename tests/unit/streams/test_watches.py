@@ -9,13 +9,11 @@ QUEUE = QueueName("s", "ns", "F")
 
 
 def learn(watch: Watch, partition: int, heads: dict[str, int | None], complete: bool = True) -> None:
-    memory = watch.memories[partition]
-    memory.learn(memory.mark(), heads, complete=complete)
-    watch.learnt(partition)
+    watch.learn(partition, watch.counts.mark(), heads, complete=complete)
 
 
 def test_everything_may_have_work_at_first() -> None:
-    watch = Watch(QUEUE, 3)
+    watch = Watch(3, QUEUE)
     assert (
         dict(watch.oldest(None, frozenset()))
         == dict(watch.oldest(frozenset("a"), frozenset()))
@@ -28,7 +26,7 @@ def test_everything_may_have_work_at_first() -> None:
 
 
 def test_only_partitions_with_work_are_live() -> None:
-    watch = Watch(QUEUE, 3)
+    watch = Watch(3, QUEUE)
     learn(watch, 0, {})
     learn(watch, 1, {"a": 5, "b": 3})
     learn(watch, 2, {"a": None})
@@ -40,7 +38,7 @@ def test_only_partitions_with_work_are_live() -> None:
 
 
 def test_a_wake_brings_a_partition_to_life() -> None:
-    watch = Watch(QUEUE, 2)
+    watch = Watch(2, QUEUE)
     for partition in range(2):
         learn(watch, partition, {})
     watch.wake(1, "a", 7)
@@ -50,16 +48,15 @@ def test_a_wake_brings_a_partition_to_life() -> None:
 
 
 def test_a_reply_that_was_asked_for_before_the_wake_does_not_hide_it() -> None:
-    watch = Watch(QUEUE, 1)
-    mark = watch.memories[0].mark()
+    watch = Watch(1, QUEUE)
+    mark = watch.counts.mark()
     watch.wake(0, "a", 7)
-    watch.memories[0].learn(mark, {}, complete=True)
-    watch.learnt(0)
+    watch.learn(0, mark, {}, complete=True)
     assert dict(watch.oldest(None, frozenset())) == {0: 7}
 
 
 def test_types_beyond_those_read_may_have_work() -> None:
-    watch = Watch(QUEUE, 1)
+    watch = Watch(1, QUEUE)
     learn(watch, 0, {"a": None}, complete=False)
     assert dict(watch.oldest(frozenset("a"), frozenset())) == {}
     assert dict(watch.oldest(frozenset("z"), frozenset())) == {0: 0}
@@ -67,7 +64,7 @@ def test_types_beyond_those_read_may_have_work() -> None:
 
 
 def test_older_work_is_known_only_where_it_was_seen() -> None:
-    watch = Watch(QUEUE, 2)
+    watch = Watch(2, QUEUE)
     assert not watch.has_older("a", 10)
     learn(watch, 0, {"a": 5})
     assert watch.has_older("a", 5)
