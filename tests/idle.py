@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import trio
 
-from tests.bench.raw import Connection, connect
+from tests.bench.raw import connect
 from tests.cluster_processes import NodeProcess
 from tests.waiting import eventually
 from tests.wire import metric, open_wire
@@ -18,21 +18,19 @@ POLL_SECONDS = 60
 @asynccontextmanager
 async def parked_polls(nodes: Sequence[NodeProcess], count: int, queues: int) -> AsyncIterator[None]:
     """``count`` polls, half for activities, spread over nodes and ``queues``, all waiting."""
-    async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
-        connections = [
-            await stack.enter_async_context(connect(nodes[number % len(nodes)].url))
-            for number in range(count)
-        ]
+    async with connect(nodes[0].url) as first:
         for number in range(queues):
-            await connections[number].register(f"w{number}", f"q{number}")
+            await first.register(f"w{number}", f"q{number}")
+    async with trio.open_nursery() as nursery:
 
-        async def poll(connection: Connection, number: int) -> None:
+        async def poll(number: int) -> None:
             queue = number // 4 % queues
             kind = ("workflow", "activity")[number // 2 % 2]
-            assert await connection.poll(kind, f"w{queue}", f"q{queue}", POLL_SECONDS) is None
+            async with connect(nodes[number % len(nodes)].url) as connection:
+                assert await connection.poll(kind, f"w{queue}", f"q{queue}", POLL_SECONDS) is None
 
-        for number, connection in enumerate(connections):
-            nursery.start_soon(poll, connection, number)
+        for number in range(count):
+            nursery.start_soon(poll, number)
 
         async def all_parked() -> bool:
             return await total(nodes, "headrace_polls_parked") == count

@@ -46,5 +46,4 @@ async def test_a_thousand_parked_polls(queues: int, tmp_path: Path) -> None:
         say(f"idle: 1,000 polls, 2 nodes, {queues} queues", f"{nodes:.1%} of a core in both nodes together")
         say("  store", f"{sent:.1f} commands/s, {inside:.0f}/s with those in scripts, {store:.1%} of a core")
         assert sent < MOST_COMMANDS
-        # A node's look, once a second, costs by queue and partition: many queues are only reported.
-        assert nodes < MOST_CPU or queues > 20
+        assert nodes < MOST_CPU
