@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-import orjson
-
 from nodes.api import documents
 from nodes.console.access import ApiRefusal
 
@@ -23,7 +21,6 @@ class Kind(StrEnum):
     NUMBER = "number"
     JSON = "json"
     CHOICE = "choice"
-    FLAG = "flag"
     TIME = "time"
 
 
@@ -353,8 +350,6 @@ def _value(field: Field, text: str) -> Any:
                 return documents.read(text.encode())
             except documents.DocumentError as error:
                 raise _invalid({field.name: [f"{field.label} is no JSON: {error}."]}) from None
-        case Kind.FLAG:
-            return True
         case _:
             return text
 
@@ -362,8 +357,3 @@ def _value(field: Field, text: str) -> Any:
 def _invalid(errors: Mapping[str, list[str]]) -> ApiRefusal:
     message = next(iter(errors.values()))[0]
     return ApiRefusal(422, {"reason": "validation_failed", "message": message, "errors": dict(errors)})
-
-
-def shown_document(document: Mapping[str, Any] | None) -> str:
-    """What an action will send, for people to read."""
-    return orjson.dumps(document or {}, option=orjson.OPT_INDENT_2).decode()

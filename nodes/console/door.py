@@ -1,7 +1,8 @@
 """The console of one node: finds out who asks, and what for.
 
 Every answer is a page, a redirect to one, or a static file. What is refused becomes a page, too, that
-says why and what to do about it.
+says why and what to do about it. Pages are not compressed: they hold the session's form token beside
+what somebody else may have put into the address, and the size would tell about both.
 """
 
 from __future__ import annotations

@@ -72,14 +72,24 @@ class Watchers:
         if self._is_closed or len(self._scopes) >= MOST_WATCHERS:
             await _refuse(send, 503)
             return
+        has_begun = False
+
+        async def send_on(message: dict[str, Any]) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
         with trio.CancelScope() as watching:
             self._scopes.add(watching)
             try:
-                await self._admit(request, receive, send)
+                await self._admit(request, receive, send_on)
             finally:
                 self._scopes.discard(watching)
         if watching.cancelled_caught:
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            if has_begun:
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+            else:
+                await _refuse(send, 503)
 
     async def _admit(self, request: Request, receive: Receive, send: Send) -> None:
         try:

@@ -123,7 +123,6 @@ def _make() -> Environment:
         asset=lambda name: ASSETS[name].path,
         version=VERSION,
         seconds_between=seconds_between,
-        has_fragment=has_fragment,
     )
     environment.filters.update(moment=moment, span=span, count=count, size=size, pretty=pretty)
     return environment

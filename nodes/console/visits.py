@@ -35,11 +35,6 @@ class Visit:
     def principal(self) -> Principal:
         return self.access.principal
 
-    @property
-    def here(self) -> str:
-        """The address of this very page."""
-        return link(self.page, **self.query)
-
     def text(self, name: str) -> str:
         """A field of the address, trimmed; "" when it is not there."""
         return self.query.get(name, "").strip()

@@ -19,7 +19,7 @@ ROLE_TOKENS = {Role.WORKER: "w-secret", Role.OPERATOR: "o-secret", Role.ADMIN: "
 
 def filled(action: Action) -> dict[str, str]:
     """A form that fills in everything."""
-    samples = {Kind.JSON: "{}", Kind.NUMBER: "3", Kind.TIME: "2026-01-01T00:00", Kind.FLAG: "on"}
+    samples = {Kind.JSON: "{}", Kind.NUMBER: "3", Kind.TIME: "2026-01-01T00:00"}
     form = dict.fromkeys((*action.path, *action.fixed), "x")
     for field in action.fields:
         form[field.name] = field.choices[-1] if field.choices else samples.get(field.kind, "x")
