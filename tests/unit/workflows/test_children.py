@@ -400,6 +400,24 @@ def test_a_wait_in_a_race_is_not_closed_by_other_commands() -> None:
     assert [wait.step for wait in sim.state.waits] == [2]
 
 
+def test_only_its_timeout_decides_a_wait_in_a_race() -> None:
+    """Nobody can evaluate the condition once it stands in a race (sdk-wire 4.7): a signal wakes, no more."""
+    sim = Simulation()
+    waiting = {"type": "open_condition_wait", "timeout_seconds": 50}
+    sim.complete(contender(timer(90), 1, 2, 0), contender(waiting, 1, 2, 1, kind="condition"))
+    sim.signal("go")
+    assert "SelectionResolved" not in sim.types
+    sim.complete(timer(600))
+    sim.advance(50)
+    sim.fire("q2")
+    resolved = sim.payload("SelectionResolved")
+    assert (resolved["operation_kind"], resolved["outcome"]) == ("condition", "completed")
+    assert resolved["operation_identity"] == f"{RUN_ID}-q2"
+    assert resolved["resolution_event_type"] == "ConditionWaitTimedOut"
+    assert "ConditionWaitSatisfied" not in sim.types
+    assert sim.task_lease().state == "r"
+
+
 def test_children_draw_ids_for_any_number_of_partitions() -> None:
     for partitions in (1, 2, 16, 1000):
         sim = Simulation()
