@@ -13,8 +13,8 @@ help:  ## list the targets
 demo: .venv/.ready-demo  ## run two nodes, kill one under a running workflow, watch it finish
 	@$(BIN)/headrace demo
 
-test: .venv/.ready-test  ## run the whole test suite (needs redis-server, haproxy and chromium)
-	@.ci/need redis-server haproxy chromium
+test: .venv/.ready-test  ## run the whole test suite (needs redis-server, haproxy, nginx and chromium)
+	@.ci/need redis-server haproxy nginx-light chromium
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) $(TESTS)
 
 lint: .venv/.ready-test .venv/.ready-lint  ## style, types and the import layers
