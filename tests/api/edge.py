@@ -101,11 +101,11 @@ async def connect(address: Address) -> trio.SocketStream:
 
 async def read_all(stream: trio.SocketStream) -> bytes:
     """Everything until the server closes the connection."""
-    received = b""
-    with trio.fail_after(10):
+    received = bytearray()
+    with trio.fail_after(20):
         async for chunk in stream:
             received += chunk
-    return received
+    return bytes(received)
 
 
 async def read_until(stream: trio.SocketStream, end: bytes) -> bytes:

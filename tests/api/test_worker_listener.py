@@ -18,6 +18,9 @@ from nodes.listener.listener import WorkerListener
 from tests.api.edge import LIMIT, Recorder, Serving, connect, exchange, open_for_workers, read_all, read_until
 from tests.waiting import eventually
 
+LARGE = 16_000_000
+"""More than the network takes at once."""
+
 
 @pytest.fixture
 def recorder() -> Recorder:
@@ -183,7 +186,7 @@ async def test_a_client_that_takes_nothing_is_let_go(serving: Serving, recorder:
     """Its task goes back."""
 
     async def handle(_request: object) -> Response:
-        return Response(200, [], b"x" * 30_000_000, undelivered=lambda: recorder.undelivered.append("big"))
+        return Response(200, [], b"x" * LARGE, undelivered=lambda: recorder.undelivered.append("big"))
 
     recorder.handle = handle  # type: ignore[assignment]
     async with serving(send_seconds=0.3) as address, await connect(address) as stream:
@@ -194,12 +197,12 @@ async def test_a_client_that_takes_nothing_is_let_go(serving: Serving, recorder:
 
 async def test_a_large_answer_arrives_whole(serving: Serving, recorder: Recorder) -> None:
     async def handle(_request: object) -> Response:
-        return Response(200, [], b"x" * 30_000_000)
+        return Response(200, [], b"x" * LARGE)
 
     recorder.handle = handle  # type: ignore[assignment]
     async with serving() as address:
         answer = await exchange(address, post("/big", b"", b"Connection: close"))
-    assert answer.partition(b"\r\n\r\n")[2] == b"x" * 30_000_000
+    assert answer.partition(b"\r\n\r\n")[2] == b"x" * LARGE
 
 
 async def test_more_connections_than_allowed_are_turned_away(serving: Serving) -> None:
