@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from nodes.cli import dw
-from nodes.cli.api_client import ApiClient, ExitCode, exit_code_of
+from nodes.cli.dw import program
+from nodes.cli.dw.client import ApiClient
+from nodes.cli.dw.failures import ExitCode, exit_code_of
 
 Handler = Callable[[httpx.Request], httpx.Response]
 URL = "http://server.test:9"
@@ -24,13 +26,20 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[Handler], None]:
         def connect(server: str, **options: Any) -> ApiClient:
             return ApiClient(server, **options, transport=httpx.MockTransport(handler))
 
-        monkeypatch.setattr(dw, "ApiClient", connect)
+        monkeypatch.setattr(program, "ApiClient", connect)
 
     return install
 
 
-def run(*argv: str, **environ: str) -> ExitCode:
-    return dw.run(argv, {"DURABLE_WORKFLOW_SERVER_URL": URL, **environ})
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nobody's own profiles play a part."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def run(*argv: str, **environ: str) -> int:
+    return program.run(argv, {"DURABLE_WORKFLOW_SERVER_URL": URL, **environ})
 
 
 def test_each_request_carries_versions_namespace_and_token(answer: Callable[[Handler], None]) -> None:
@@ -80,7 +89,7 @@ def test_start_sends_what_was_given_and_nothing_else(
         },
         {"workflow_type": "order", "task_queue": "default", "input": ["a b"]},
     ]
-    assert capsys.readouterr().out.startswith("workflow_id: w\nrun_id: r\n")
+    assert "\nworkflow_id: w\nrun_id: r\n" in capsys.readouterr().out
 
 
 def test_start_may_wait_for_the_end(
@@ -154,9 +163,9 @@ def test_a_refusal_shows_reason_and_fields(
         "errors": {"name": ["bad", "long"]},
     }
     answer(lambda _: httpx.Response(422, json=body))
-    assert run("namespace:create", "x") is ExitCode.REFUSED
+    assert run("namespace:create", "x") == ExitCode.REFUSED
     assert capsys.readouterr().err == "dw: The name is wrong. (validation_failed)\ndw:   name: bad, long\n"
-    assert run("namespace:create", "x", "--json") is ExitCode.REFUSED
+    assert run("namespace:create", "x", "--json") == ExitCode.REFUSED
     report = json.loads(capsys.readouterr().out)
     assert report["exit_code"] == 2
     assert report["status_code"] == 422
@@ -169,12 +178,13 @@ def test_who_forgot_the_token_is_told_where_it_goes(
     answer: Callable[[Handler], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer(lambda _: httpx.Response(401, json={"message": "No token.", "reason": "unauthorized"}))
-    assert run("namespace:list") is ExitCode.UNAUTHORISED
-    first, second = capsys.readouterr().err.splitlines()
-    assert first == "dw: No token. (unauthorized)"
-    assert "DURABLE_WORKFLOW_AUTH_TOKEN" in second
-    assert run("namespace:list", "--token", "wrong") is ExitCode.UNAUTHORISED
-    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert run("namespace:list") == ExitCode.UNAUTHORISED
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("dw: No token. (unauthorized); put a token in DURABLE_WORKFLOW_AUTH_TOKEN")
+    assert run("namespace:list", "--token", "wrong-one") == ExitCode.UNAUTHORISED
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "does not know this token" in line
+    assert "wrong-one" not in line
 
 
 def test_a_server_that_is_away_or_slow(answer: Callable[[Handler], None]) -> None:
@@ -185,16 +195,16 @@ def test_a_server_that_is_away_or_slow(answer: Callable[[Handler], None]) -> Non
         raise httpx.ReadTimeout("slow", request=request)
 
     answer(away)
-    assert run("server:health") is ExitCode.NETWORK
+    assert run("server:health") == ExitCode.NETWORK
     answer(slow)
-    assert run("server:health") is ExitCode.TIMEOUT
+    assert run("server:health") == ExitCode.TIMEOUT
     answer(lambda _: httpx.Response(200, text="<html>"))
-    assert run("server:health") is ExitCode.SERVER
+    assert run("server:health") == ExitCode.SERVER
 
 
 def test_another_control_plane_version_is_incompatible(answer: Callable[[Handler], None]) -> None:
     answer(lambda _: httpx.Response(200, json={"control_plane": {"version": "3"}}))
-    assert run("server:info") is ExitCode.INCOMPATIBLE
+    assert run("server:info") == ExitCode.INCOMPATIBLE
 
 
 @pytest.mark.parametrize(
@@ -209,27 +219,48 @@ def test_another_control_plane_version_is_incompatible(answer: Callable[[Handler
     ],
 )
 def test_wrong_usage_exits_with_2(argv: list[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        run(*argv)
-    assert caught.value.code == 2
+    assert run(*argv) == (ExitCode.REFUSED if argv else ExitCode.OK)
 
 
 def test_a_mistyped_command_is_answered_with_the_right_one(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        run("worklfow:list")
-    assert caught.value.code == 2
+    assert run("worklfow:list") == ExitCode.REFUSED
     assert capsys.readouterr().err == (
-        "dw: no command worklfow:list (did you mean workflow:list?); dw --help lists them\n"
+        "dw: no command worklfow:list, did you mean workflow:list?; dw --help lists all commands\n"
     )
+    assert run("worklfow:list", "--json") == ExitCode.REFUSED
+    assert json.loads(capsys.readouterr().out)["exit_code"] == ExitCode.REFUSED
 
 
 @pytest.mark.parametrize(
     "argv", [["-i", "{"], ["--memo", "[]"], ["--memo", "{"], ["--input-file", "/no/such/file"]]
 )
 def test_arguments_that_are_no_json_are_refused(argv: list[str]) -> None:
-    assert run("workflow:start", "-t", "x", *argv) is ExitCode.REFUSED
+    assert run("workflow:start", "-t", "x", *argv) == ExitCode.REFUSED
 
 
+SEED2_WORKFLOW_TASKS = {
+    "status": "throttled",
+    "leased_count": 8,
+    "available_slot_count": 16,
+    "server_max_active_leases_per_queue": 8,
+    "server_active_lease_count": 8,
+    "server_remaining_active_lease_capacity": 0,
+    "server_max_active_leases_per_namespace": 300,
+    "server_namespace_active_lease_count": 149,
+    "server_remaining_namespace_active_lease_capacity": 151,
+    "server_max_dispatches_per_minute": 120,
+    "server_dispatch_count_this_minute": 120,
+    "server_remaining_dispatch_capacity": 0,
+    "server_max_dispatches_per_minute_per_namespace": 6000,
+    "server_namespace_dispatch_count_this_minute": 3520,
+    "server_remaining_namespace_dispatch_capacity": 2480,
+    "server_dispatch_budget_group": "downstream-openai",
+    "server_max_dispatches_per_minute_per_budget_group": 600,
+    "server_budget_group_dispatch_count_this_minute": 600,
+    "server_remaining_budget_group_dispatch_capacity": 0,
+    "budget_source": "worker_registration.max_concurrent_workflow_tasks",
+    "server_budget_source": "server.admission.queue_overrides",
+}
 QUEUE = {
     "name": "pay ments",
     "namespace": "default",
@@ -240,10 +271,10 @@ QUEUE = {
         "tasks_added_last_minute": 7,
     },
     "admission": {
-        "workflow_tasks": {"status": "throttled", "server_max_active_leases_per_queue": 8, "x": None},
+        "workflow_tasks": SEED2_WORKFLOW_TASKS,
         "activity_tasks": {"status": "accepting"},
         "step_tasks": {"status": "saturated"},
-        "query_tasks": {"status": "full"},
+        "query_tasks": {"status": "full", "max_pending_per_queue": 9, "remaining_pending_capacity": 0},
     },
     "pollers": [{"worker_id": "w1", "status": "active"}],
 }
@@ -275,11 +306,18 @@ def test_task_queues_are_shown(answer: Callable[[Handler], None], capsys: pytest
         "STEP_TASKS",
         "QUERY_TASKS",
     ]
-    assert row.split() == ["pay", "ments", "5", "42s", "3", "throttled", "accepting", "saturated", "full"]
+    assert row.startswith(
+        "pay ments  5        42s  3        throttled (0 leases left, 151 namespace leases left, "
+    )
+    assert "0/min left, 2480 namespace/min left, group downstream-openai 0/min left)  accepting" in row
+    assert row.endswith("saturated   full (0 left)")
     assert run("task-queue:describe", "pay ments") == 0
     out = capsys.readouterr().out
-    assert "server_max_active_leases_per_queue: 8" in out
-    assert "x:" not in out
+    assert "active 8/8; remaining 0; namespace active 149/300" in out
+    assert (
+        "dispatch 120/120/min; namespace dispatch 3520/6000/min; group downstream-openai 600/600/min" in out
+    )
+    assert "server.admission.queue_overrides" in out
     assert "w1" in out
     assert run("task-queue:describe", "pay ments", "--json") == 0
     assert json.loads(capsys.readouterr().out) == QUEUE

@@ -10,8 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from nodes.cli import dw, upkeep
-from nodes.cli.api_client import ApiClient, ExitCode
+from nodes.cli.dw import program
+from nodes.cli.dw.client import ApiClient
+from nodes.cli.dw.failures import ExitCode
 
 Seen = list[tuple[str, str, Any]]
 Serve = Callable[..., Seen]
@@ -33,14 +34,14 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
         def connect(server: str, **options: Any) -> ApiClient:
             return ApiClient(server, **options, transport=httpx.MockTransport(handler))
 
-        monkeypatch.setattr(dw, "ApiClient", connect)
+        monkeypatch.setattr(program, "ApiClient", connect)
         return seen
 
     return install
 
 
-def run(*argv: str) -> ExitCode:
-    return dw.run(argv, {"DURABLE_WORKFLOW_SERVER_URL": "http://server.test:9"})
+def run(*argv: str) -> int:
+    return program.run(argv, {"DURABLE_WORKFLOW_SERVER_URL": "http://server.test:9"})
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def run(*argv: str) -> ExitCode:
         ("workflow:repair w", ("POST", "/workflows/w/repair", {})),
         ("workflow:archive w --reason old", ("POST", "/workflows/w/archive", {"reason": "old"})),
         ("workflow:history-export w r", ("GET", "/workflows/w/runs/r/history/export", None)),
-        ("debug w", ("GET", "/workflows/w/debug", None)),
+        ("debug workflow w", ("GET", "/workflows/w/debug", None)),
         ("system:repair-status", ("GET", "/system/repair", None)),
         ("system:repair-pass", ("POST", "/system/repair/pass", {})),
         ("system:retention-status", ("GET", "/system/retention", None)),
@@ -85,6 +86,47 @@ def run(*argv: str) -> ExitCode:
         ("system:activity-timeout-pass", ("POST", "/system/activity-timeouts/pass", {})),
         ("system:metrics", ("GET", "/system/metrics", None)),
         ("system:operator-metrics", ("GET", "/system/operator-metrics", None)),
+        ("namespace:delete old --yes", ("DELETE", "/namespaces/old", None)),
+        (
+            "namespace:set-storage-driver n s3 --bucket b --region eu --threshold-bytes 9",
+            (
+                "PUT",
+                "/namespaces/n/external-storage",
+                {
+                    "driver": "s3",
+                    "enabled": True,
+                    "threshold_bytes": 9,
+                    "config": {"bucket": "b", "region": "eu"},
+                },
+            ),
+        ),
+        (
+            "storage:test --large-bytes 100",
+            ("POST", "/storage/test", {"small_payload_bytes": 64, "large_payload_bytes": 100}),
+        ),
+        (
+            "task-queue:promote q --build-id b",
+            ("POST", "/task-queues/q/build-ids/promote", {"build_id": "b"}),
+        ),
+        ("bridge:webhook github {}", ("POST", "/bridge-adapters/webhook/github", {})),
+        ("node:list", ("GET", "/nodes", None)),
+        ("scaling q --slots-per-worker 3", ("GET", "/scaling/q?slots_per_worker=3", None)),
+        (
+            "schedule:create s -t t --every PT1H+PT5M --cron 0_2_*_*_*",
+            (
+                "POST",
+                "/schedules",
+                {
+                    "schedule_id": "s",
+                    "spec": {
+                        "cron_expressions": ["0_2_*_*_*"],
+                        "intervals": [{"every": "PT1H", "offset": "PT5M"}],
+                    },
+                    "action": {"workflow_type": "t"},
+                },
+            ),
+        ),
+        ("flow:publish f c", ("POST", "/flows/f/channels/c", {"value": None, "request_id": None})),
     ],
 )
 def test_each_command_asks_its_route(serve: Serve, command: str, request_sent: Any) -> None:
@@ -94,18 +136,10 @@ def test_each_command_asks_its_route(serve: Serve, command: str, request_sent: A
     assert seen == [request_sent]
 
 
-def test_every_command_stands_in_the_table_above() -> None:
-    marks = test_each_command_asks_its_route.pytestmark
-    named = {case[0].split()[0] for case in marks[0].args[1]}
-    assert named == {entry.name for entry in upkeep.COMMANDS}
-
-
 @pytest.mark.parametrize("arguments", [[], ["--build-id", "b", "--unversioned"]])
 def test_a_drain_says_which_build(serve: Serve, arguments: list[str]) -> None:
     serve({})
-    with pytest.raises(SystemExit) as exit_:
-        run("task-queue:drain", "q", *arguments)
-    assert exit_.value.code == 2
+    assert run("task-queue:drain", "q", *arguments) == ExitCode.REFUSED
 
 
 def test_people_see_tables_and_results(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:

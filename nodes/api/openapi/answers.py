@@ -248,6 +248,7 @@ ANSWERS: Final[Mapping[str, Answers]] = {
     "POST /api/bridge-adapters/webhook/{adapter}": _bridge(),
     "GET /api/system/metrics": _ok("namespace generated_at metrics cardinality"),
     "GET /api/system/operator-metrics": _ok("namespace operator_metrics"),
+    "GET /api/system/store": _ok("status durability findings"),
     "GET /api/system/repair": _ok("policy candidates"),
     "POST /api/system/repair/pass": _ok(
         "selected_total_candidates dispatched_tasks", refused={404: "instance_not_found"}

@@ -1,0 +1,5 @@
+"""``python -m nodes.cli.dw``."""
+
+from nodes.cli.dw import main
+
+main()
