@@ -46,7 +46,7 @@ ENDINGS: Final = {
     "drop": 1,
     "silence": 1,
 }
-"""How likely a step ends in which way. ``silence``: only its timeout ends it."""
+"""How likely a step ends in which way. ``silence``: only its timeout ends it, and a cancel the handler."""
 
 
 @dataclass
@@ -58,6 +58,7 @@ class Slot:
     idle: bool = False
     leaving: bool = False
     attempt_id: str = ""
+    silent: bool = False
 
 
 @dataclass
@@ -98,6 +99,10 @@ class Life:
                 await self.open(slot.kind)
             case "task" if slot is not None:
                 self.handed_out(slot, frame["task"])
+            case "cancel" if slot is not None and slot.silent and slot.attempt_id == frame["attempt_id"]:
+                failure = {"message": frame["reason"], "type": "Cancelled"}
+                place = {"slot": slot.number, "attempt_id": slot.attempt_id}
+                await self.client.send({"type": "output", **place, "failure": failure})
             case "confirmed" if slot is not None:
                 self.log.write(
                     "confirmed",
@@ -105,7 +110,8 @@ class Life:
                     accepted=frame["accepted"],
                     reason=frame.get("reason", ""),
                 )
-                slot.idle, slot.attempt_id = True, ""
+                if slot.attempt_id == frame["attempt_id"]:
+                    slot.idle, slot.attempt_id = True, ""
             case "closed" if slot is not None:
                 if slot.attempt_id:
                     self.log.write("closed", attempt_id=slot.attempt_id, reason=frame["reason"])
@@ -114,7 +120,7 @@ class Life:
                     await self.open(slot.kind)
 
     def handed_out(self, slot: Slot, task: Frame) -> None:
-        slot.idle, slot.attempt_id = False, task["attempt_id"]
+        slot.idle, slot.attempt_id, slot.silent = False, task["attempt_id"], False
         self.log.write(
             "handed_out",
             attempt_id=task["attempt_id"],
@@ -155,6 +161,8 @@ class Life:
                 await self.client.send({"type": "reset", "slot": slot.number})
             case "decline":
                 await self.client.send({"type": "decline", **place, "reason": "no_capacity"})
+            case "silence":
+                slot.silent = True
             case "drop":
                 await self.client.drop()
 
