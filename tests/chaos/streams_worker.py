@@ -59,6 +59,8 @@ class Slot:
     leaving: bool = False
     attempt_id: str = ""
     silent: bool = False
+    cancelled: str = ""
+    """The attempt that the node asked to stop last."""
 
 
 @dataclass
@@ -99,10 +101,10 @@ class Life:
                 await self.open(slot.kind)
             case "task" if slot is not None:
                 self.handed_out(slot, frame["task"])
-            case "cancel" if slot is not None and slot.silent and slot.attempt_id == frame["attempt_id"]:
-                failure = {"message": frame["reason"], "type": "Cancelled"}
-                place = {"slot": slot.number, "attempt_id": slot.attempt_id}
-                await self.client.send({"type": "output", **place, "failure": failure})
+            case "cancel" if slot is not None and slot.attempt_id == frame["attempt_id"]:
+                slot.cancelled = slot.attempt_id
+                if slot.silent:
+                    await self.end_cancelled(slot)
             case "confirmed" if slot is not None:
                 self.log.write(
                     "confirmed",
@@ -163,8 +165,16 @@ class Life:
                 await self.client.send({"type": "decline", **place, "reason": "no_capacity"})
             case "silence":
                 slot.silent = True
+                if slot.cancelled == task["attempt_id"]:
+                    await self.end_cancelled(slot)
             case "drop":
                 await self.client.drop()
+
+    async def end_cancelled(self, slot: Slot) -> None:
+        """A handler that said nothing ends because it was told to."""
+        failure = {"message": "cancelled", "type": "Cancelled"}
+        place = {"slot": slot.number, "attempt_id": slot.attempt_id}
+        await self.client.send({"type": "output", **place, "failure": failure})
 
     async def close_idle_slots(self) -> None:
         """Half-close now and then what is idle, so that it crosses hand-outs."""
