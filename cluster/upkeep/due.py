@@ -37,13 +37,14 @@ class DueReport:
     """``done`` pieces were handled, ``failed`` ones met a store that could not serve.
 
     ``next_due_ms`` is when something is worth doing next, None when nothing waits; the present when
-    more is due than one run does.
+    more is due than one run does. ``worked``: it did a chunk of work, and nothing else is urgent.
     """
 
     now_ms: int
     done: int
     failed: int
     next_due_ms: int | None
+    worked: bool = False
 
 
 @dataclass(slots=True)
@@ -117,7 +118,7 @@ class DueWork:
             await self._work_off(partition, work, tally)
         waits = [ms for ms in (int(next_due), setbacks.next_ms()) if ms is not None and ms >= 0]
         following = now_ms if full or works else min(waits, default=None)
-        return DueReport(now_ms, tally.done, tally.unserved, following)
+        return DueReport(now_ms, tally.done, tally.unserved, following, works and not full)
 
     async def _fire(self, limit: trio.CapacityLimiter, tally: _Tally, timer: str, due_ms: int) -> None:
         async with limit:

@@ -27,6 +27,9 @@ LONGEST_NAP_SECONDS: Final = 30.0
 """A keeper looks for itself at least this often."""
 PAUSE_SECONDS: Final = 0.2
 """Pause while this node may not act or the store is away."""
+WORK_REST: Final = 4.0
+"""Chunks of work rest for so many times as long as one took, over all partitions kept here."""
+LONGEST_WORK_REST_SECONDS: Final = 0.1
 OVERDUE_MS: Final = 1_000
 """Work this late is done by whoever notices (B4)."""
 FAR_MS: Final = 1 << 60
@@ -133,6 +136,7 @@ class Keeper:
                 await trio.sleep(PAUSE_SECONDS)
                 continue
             nap.until_ms = FAR_MS  # from here on a nudge counts, also one that comes during the work
+            began = trio.current_time()
             try:
                 report = await self._due.run(held.partition)
             except StoreError as error:
@@ -143,6 +147,10 @@ class Keeper:
             # What could not be done is still due: give it, and others, time.
             longest = PAUSE_SECONDS if report.failed else LONGEST_NAP_SECONDS
             due_ms = FAR_MS if report.next_due_ms is None else report.next_due_ms
+            if report.worked:
+                # Chunks can wait, and whoever wants something of the store now must not wait for them.
+                rest = WORK_REST * (trio.current_time() - began) * len(self._naps)
+                due_ms = max(due_ms, now_ms + int(min(rest, LONGEST_WORK_REST_SECONDS) * 1000))
             nap.until_ms = min(nap.until_ms, due_ms, now_ms + int(longest * 1000))
             with trio.move_on_after(max(0.0, (nap.until_ms - now_ms) / 1000)) as nap.scope:
                 await trio.sleep_forever()
