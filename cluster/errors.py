@@ -54,6 +54,12 @@ class NotDurable(StoreError):
     reason = "store_not_durable"
 
 
+class DurabilityLost(StoreError):
+    """The server's settings would not keep what the durability setting promises; nothing was done."""
+
+    reason = "store_durability_lost"
+
+
 class StoreFull(StoreError):
     """Redis refused a write because its memory limit is reached; nothing was written."""
 

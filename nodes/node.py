@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from random import SystemRandom
 from typing import Final
 
@@ -321,7 +322,8 @@ async def open_node(settings: Settings, address: str = "", spans: Spans | None =
             await nursery.start(streams.run)
             await nursery.start(rpc.run)
             if settings.durability != "memory":
-                nursery.start_soon(watch_server, settings.redis_url, settings.durability, _report_durability)
+                report = partial(_report_durability, store)
+                nursery.start_soon(watch_server, settings.redis_url, settings.durability, report)
             try:
                 yield node
             finally:
@@ -364,8 +366,9 @@ def _wanted_partitions(settings: Settings) -> int | None:
     return settings.partitions if settings.origin("partitions") is not DEFAULT else None
 
 
-def _report_durability(problem: str | None) -> None:
+def _report_durability(store: Store, problem: str | None) -> None:
     """``fsync`` and ``replica:N`` are promises only while Redis keeps its own settings (A2)."""
+    store.doubt(problem)
     if problem is None:
         log.info("durability_kept")
     else:

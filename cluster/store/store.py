@@ -16,6 +16,7 @@ from redis.crc import key_slot
 
 from cluster.errors import (
     ConditionFailed,
+    DurabilityLost,
     NotDurable,
     OutcomeUnknown,
     StoreError,
@@ -60,6 +61,7 @@ class Store:
         self._commits = 0
         self._commit_calls = 0
         self._asked_again = 0
+        self._doubt: str | None = None
         self._lease_ends: list[Callable[[str, str], None]] = []
         self.clustered = pipe.clustered
 
@@ -68,6 +70,11 @@ class Store:
         """Identity of the server behind us (run id and replication id); another value means that
         it was restarted or replaced, so what it confirmed last may be lost."""
         return self._pipe.generation
+
+    def doubt(self, problem: str | None) -> None:
+        """Refuse commits and hand-outs with DurabilityLost while ``problem`` says why the server would not
+        keep what the durability setting promises (A2); None: it does again. Reads go on."""
+        self._doubt = problem
 
     def on_new_generation(self, handler: Callable[[], None]) -> None:
         """Call ``handler()`` in the trio thread when :attr:`generation` has changed, also the first time
@@ -98,8 +105,10 @@ class Store:
 
         ``urgent`` takes the lane for renewals: nothing queues in front of it, and it does not wait
         for replicas. ``stamped``: the first GENERATION among ``args`` becomes the stamp of the server that
-        runs it, which tells one server, and one life of it, from any other.
+        runs it, which tells one server, and one life of it, from any other. Hand-outs are stamped.
         """
+        if stamped and self._doubt is not None:
+            raise DurabilityLost(self._doubt)
         body = load_script(script)
         return await self._pipe.execute(
             ["EVALSHA", body.sha, len(keys), *keys, *args],
@@ -151,6 +160,8 @@ class Store:
     async def _send_group(self, group: Sequence[Packed]) -> list[CommitResult]:
         """Commit a group of one mode in one script call: one result per transaction, never raises."""
         self._commits += len(group)
+        if self._doubt is not None:
+            return [DurabilityLost(self._doubt)] * len(group)
         try:
             return await self._ask(group)
         except OutcomeUnknown as lost:

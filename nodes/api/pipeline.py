@@ -279,6 +279,7 @@ class Pipeline:
 
 
 _STORE_TEXTS: Final = {
+    "store_durability_lost": "The store would not keep what durability promises; nothing was done.",
     "store_recovering": "The store was restarted or replaced; work is handed out again in a moment.",
     "store_unavailable": "The store is not reachable; nothing was done.",
     "store_contended": "Too much happens to this at the same moment; nothing was done.",

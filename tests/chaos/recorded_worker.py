@@ -34,7 +34,9 @@ POLL_SECONDS: Final = 2
 ANSWER_SECONDS: Final = 5.0
 WORKFLOW_POLLERS: Final = 2
 ACTIVITY_POLLERS: Final = 4
-NOT_DONE: Final = frozenset({"store_unavailable", "store_full", "node_not_ready", "store_recovering"})
+NOT_DONE: Final = frozenset(
+    {"store_unavailable", "store_full", "node_not_ready", "store_recovering", "store_durability_lost"}
+)
 
 
 async def ask(recorder: Recorder, op: str, request: Callable[[], Awaitable[httpx.Response]]) -> Outcome:

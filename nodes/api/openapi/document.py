@@ -26,6 +26,8 @@ _STORE: Final = (
     "store_contended",
     "store_outcome_unknown",
     "store_not_durable",
+    "store_durability_lost",
+    "store_recovering",
     "store_full",
     "store_error",
 )
