@@ -46,7 +46,7 @@ class Burials:
 
     def rewrite(self) -> None:
         """The store may have lost what was written: write all of it again."""
-        self._written.clear()
+        self._written = {}  # a write that is under way goes on with what it began with
         self._bell.ring()
 
     def learn(self, burials: Iterable[Burial], now_ms: int) -> None:

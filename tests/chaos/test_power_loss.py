@@ -65,12 +65,15 @@ async def start_forever(wire: Wire, name: str, disk: Disk) -> None:
 
 async def start_until(cluster: Cluster, disk: Disk, least: int) -> None:
     """Start workflows through all nodes until so many are acknowledged; stops in the middle of it."""
-    async with open_wire(cluster.nodes[0].url) as a, open_wire(cluster.nodes[1].url) as b:
-        async with trio.open_nursery() as nursery:
-            for number in range(6):
-                nursery.start_soon(start_forever, (a, b)[number % 2], f"w{number}", disk)
-            await eventually(lambda: len(disk.acknowledged) >= least, 30)
-            nursery.cancel_scope.cancel()
+    async with (
+        open_wire(cluster.nodes[0].url) as a,
+        open_wire(cluster.nodes[1].url) as b,
+        trio.open_nursery() as nursery,
+    ):
+        for number in range(6):
+            nursery.start_soon(start_forever, (a, b)[number % 2], f"w{number}", disk)
+        await eventually(lambda: len(disk.acknowledged) >= least, 30)
+        nursery.cancel_scope.cancel()
 
 
 async def found(wire: Wire, workflow_id: str) -> bool:
