@@ -206,7 +206,7 @@ def publish(
     "flow:rpc",
     document("result"),
     json="result",
-    examples=("dw flow:rpc parcel-1 where --rpc-timeout 5",),
+    examples=("dw flow:rpc parcel-1 where --rpc-timeout 30",),
 )
 def rpc(
     dw: Dw,
