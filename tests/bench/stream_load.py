@@ -29,7 +29,7 @@ class SlotConnection:
         self._steps = steps
         self._ended = ended
         self._buffer = bytearray()
-        self._reading = 0
+        self._sending = trio.Lock()
         self.done = 0
         """Steps that were confirmed."""
         self.sent: dict[str, float] = {}
@@ -66,7 +66,8 @@ class SlotConnection:
             head = struct.pack("!BBHI", 0x80 | _TEXT, 0x80 | 126, size, 0)
         else:
             head = struct.pack("!BBQI", 0x80 | _TEXT, 0x80 | 127, size, 0)
-        await self._stream.send_all(head + data)
+        async with self._sending:
+            await self._stream.send_all(head + data)
 
     async def work(self, nursery: trio.Nursery) -> None:
         """Run what comes until cancelled."""

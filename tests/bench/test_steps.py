@@ -114,8 +114,11 @@ async def test_chains_of_steps(shape: str, one_node: Cluster, server: Server, du
 
 
 @pytest.mark.parametrize("rate", [100, 1000])
-async def test_hand_out_latency(rate: int, one_node: Cluster, durability: str) -> None:
-    """From a result to the same flow's next step, on an idle queue; each flow thinks for a random time."""
+async def test_hand_out_latency(rate: int, one_node: Cluster, server: Server, durability: str) -> None:
+    """From a result to the same flow's next step, on an idle queue; each flow thinks for a random time.
+
+    A PING of Redis every 20 ms beside it shows how long this machine takes to wake two processes.
+    """
     url, flows = one_node.nodes[0].url, 40
     chains = Chains(url)
     await chains.begin(flows)
@@ -129,8 +132,22 @@ async def test_hand_out_latency(rate: int, one_node: Cluster, durability: str) -
         await trio.sleep(WARM_UP)
         for worker in workers:
             worker.gaps.clear()
+        pings: list[float] = []
+        nursery.start_soon(_ping, server.port, pings)
         await trio.sleep(max(SECONDS, 1000 / rate))
         nursery.cancel_scope.cancel()
     gaps = [gap * 1000 for worker in workers for gap in worker.gaps]
     text = f"p50 {percentile(gaps, 0.5):.2f} ms, p99 {percentile(gaps, 0.99):.2f} ms of {len(gaps)}"
     say(f"hand-out at {rate} steps/s [{durability}]", text)
+    text = f"p50 {percentile(pings, 0.5) * 1000:.2f} ms, p99 {percentile(pings, 0.99) * 1000:.2f} ms"
+    say("  a PING of Redis meanwhile", text)
+
+
+async def _ping(port: int, times: list[float]) -> None:
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        while True:
+            began = trio.current_time()
+            await stream.send_all(b"PING\r\n")
+            await stream.receive_some(100)
+            times.append(trio.current_time() - began)
+            await trio.sleep(0.02)
