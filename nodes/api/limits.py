@@ -27,7 +27,7 @@ class BodyLimits:
     """
 
     seconds: float = 10.0
-    grace_seconds: float = 2.0
+    grace_seconds: float = 5.0
     bytes_per_second: int = 1024
 
     def allowed(self, received: int) -> float:

@@ -192,8 +192,8 @@ async def test_a_dribbled_body_is_cut_off(serving: Serving, recorder: Recorder, 
 def test_how_long_a_body_may_take() -> None:
     limits = BodyLimits()
 
-    assert limits.allowed(0) == 2
-    assert limits.allowed(1024) == 3
+    assert limits.allowed(0) == 5
+    assert limits.allowed(1024) == 6
     assert limits.allowed(10**9) == 10
 
 
