@@ -18,9 +18,7 @@ FAILING_LIMIT: Final = 1_000
 
 @dataclass(slots=True)
 class Census:
-    """``ready`` to ``overdue`` count tasks. Closed runs include ``archived`` ones. ``added`` and
-    ``handed_out`` count tasks of the last minute; ``oldest_ready_ms`` is 0 when no task is ready.
-    """
+    """``ready`` to ``overdue`` count tasks. Closed runs include ``archived`` ones."""
 
     runs: int = 0
     closed: int = 0
@@ -30,11 +28,6 @@ class Census:
     leased: int = 0
     lapsed: int = 0
     overdue: int = 0
-    added: int = 0
-    handed_out: int = 0
-    oldest_ready_ms: int = 0
-    flows: int = 0
-    closed_flows: int = 0
 
 
 class CensusTaker:
@@ -54,8 +47,6 @@ class CensusTaker:
                 ("closed", keys.closed(partition, namespace)),
                 ("archived", keys.archived(partition, namespace)),
                 ("failing", keys.failing(partition, namespace)),
-                ("flows", keys.flows(partition, namespace)),
-                ("closed_flows", keys.closed_flows(partition, namespace)),
             ):
                 size = await self._store.call("ZCARD", key, idempotent=True)
                 setattr(census, name, getattr(census, name) + size)
@@ -70,11 +61,6 @@ class CensusTaker:
             census.leased += content.leased
             census.lapsed += content.expired
             census.overdue += content.overdue
-            census.added += content.added
-            census.handed_out += content.handed_out
-            if content.oldest is not None:
-                earliest = census.oldest_ready_ms or content.oldest.ready_at_ms
-                census.oldest_ready_ms = min(earliest, content.oldest.ready_at_ms)
         return census
 
     async def failing(self, namespace: str) -> list[tuple[str, int]]:

@@ -7,12 +7,16 @@ looks and the newest is older than INTERVAL_SECONDS, by one node at a time; nobo
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import TYPE_CHECKING, Final
 
+import msgpack
 import msgspec
 import trio
 
-from cluster.census import Census, CensusTaker
+from cluster.queues.overview import EVERY_KIND, queue_names
+from cluster.store.keys import encode
+from cluster.store.together import together
 
 if TYPE_CHECKING:
     from cluster.store.store import Store
@@ -21,6 +25,8 @@ INTERVAL_SECONDS: Final = 5.0
 KEPT: Final = 360
 """Samples of a line: half an hour."""
 KEEP_SECONDS: Final = 3600
+CHUNK: Final = 100
+"""Queues one script looks at, in one partition."""
 _SLOWEST: Final = 20
 """Taking samples may use one part in so many of the time."""
 
@@ -46,6 +52,9 @@ class Sample(msgspec.Struct, frozen=True, array_like=True):
     slowest_ms: float
 
 
+_COUNTS: Final = 10
+"""Numbers that the script adds up."""
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Sample)
 
@@ -60,12 +69,10 @@ class Pulse:
     def __init__(
         self,
         store: Store,
-        census: CensusTaker,
         now_ms: Callable[[], int],
         latency: Callable[[], tuple[float, float]],
     ) -> None:
         self._store = store
-        self._census = census
         self._now_ms = now_ms
         self._latency = latency
         self._lock = trio.Lock()
@@ -91,7 +98,7 @@ class Pulse:
         milliseconds = int(INTERVAL_SECONDS * 1000)
         if await self._store.call("SET", turn, "1", "NX", "PX", milliseconds) is not None:
             began = trio.current_time()
-            sample = self._sample(await self._census.count(namespace))
+            sample = await self._sample(namespace)
             spent = trio.current_time() - began
             await self._store.run("sample", [key], [_encoder.encode(sample), KEPT, KEEP_SECONDS])
             if spent * _SLOWEST > INTERVAL_SECONDS:
@@ -99,21 +106,48 @@ class Pulse:
         rows = await self._store.call("LRANGE", key, 0, KEPT - 1, idempotent=True)
         return [_decoder.decode(row) for row in reversed(rows)]
 
-    def _sample(self, census: Census) -> Sample:
-        now_ms = self._now_ms()
+    async def _sample(self, namespace: str) -> Sample:
+        """One look, in small scripts that are all sent together."""
+        keys, now_ms = self._store.keys, self._now_ms()
+        names = sorted(encode(name) for name in await queue_names(self._store, namespace, EVERY_KIND))
+        chunks = [names[start : start + CHUNK] for start in range(0, len(names), CHUNK)] or [[]]
+        sums = [0] * _COUNTS
+        oldest = now_ms
+
+        async def look(place: tuple[int, int]) -> None:
+            nonlocal oldest
+            partition, number = place
+            ready, leased, first, *counts = await self._store.run(
+                "pulse",
+                [keys.touch(partition)],
+                [
+                    keys.base(partition),
+                    encode(namespace),
+                    msgpack.packb(chunks[number], use_bin_type=False),
+                    "".join(EVERY_KIND),
+                    "runs" if number == 0 else "",
+                ],
+                idempotent=True,
+            )
+            oldest = min(oldest, int(first or now_ms))
+            for position, count in enumerate((ready, leased, *counts)):
+                sums[position] += count
+
+        await together(look, product(range(keys.partitions), range(len(chunks))))
+        ready, leased, added, handed_out, runs, closed, archived, failing, flows, closed_flows = sums
         usual, slowest = self._latency()
         return Sample(
             at_ms=now_ms,
-            added=census.added,
-            handed_out=census.handed_out,
-            ready=census.ready,
-            leased=census.leased,
-            oldest_age_ms=max(0, now_ms - census.oldest_ready_ms) if census.oldest_ready_ms else 0,
-            runs=census.runs,
-            closed=census.closed,
-            failing=census.failing,
-            flows=census.flows,
-            closed_flows=census.closed_flows,
+            added=added,
+            handed_out=handed_out,
+            ready=ready,
+            leased=leased,
+            oldest_age_ms=now_ms - oldest,
+            runs=runs,
+            closed=closed + archived,
+            failing=failing,
+            flows=flows,
+            closed_flows=closed_flows,
             usual_ms=round(usual * 1000, 2),
             slowest_ms=round(slowest * 1000, 2),
         )

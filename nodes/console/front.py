@@ -49,6 +49,6 @@ def open_console(node: NodePort, pipeline: Pipeline, metrics: Metrics) -> tuple[
     if not node.settings.console:
         return pipeline, None
     sessions = Sessions(SharedSecret(node.store, "console"), node.settings)
-    pulse = Pulse(node.store, node.census, node.clock.now_ms, metrics.latency.take)
+    pulse = Pulse(node.store, node.clock.now_ms, metrics.latency.take)
     console = Console(node, pipeline, sessions, pulse)
     return Front(pipeline, console), Watchers(console)

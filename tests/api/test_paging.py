@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.paging import names_after
+from cluster.pulse import Pulse
 from cluster.workflows.outlines import END_BYTES, WHOLE_BYTES
 from nodes.node import Node
 from tests.api.conftest import client_of
@@ -120,3 +121,24 @@ def test_names_that_come_and_go_shift_nothing() -> None:
     page, token = names_after(["a", "b", "c", "d"], None, 2)
     assert page == ["a", "b"]
     assert names_after(["aa", "c", "d"], token, 2) == (["c", "d"], None)
+
+
+async def test_the_pulse_counts_what_the_queues_hold(node: Node) -> None:
+    client = client_of(node)
+    await register(client, "worker", "q")
+    for number in range(4):
+        body = {"workflow_type": "t", "task_queue": "q" if number else "r", "workflow_id": f"w{number}"}
+        await client.control("POST", "/api/workflows", body)
+    poll = {"worker_id": "worker", "task_queue": "q", "poll_request_id": "p"}
+    assert (await client.worker("POST", "workflow-tasks/poll", poll)).body["task"] is not None
+    await client.control("POST", "/api/workflows/w0/terminate", {})
+    flow = {"flow_type": "parcel", "start_step": "pack"}
+    assert (await client.control("POST", "/api/flows", flow)).status == 201
+
+    (sample,) = await Pulse(node.store, node.clock.now_ms, lambda: (0, 0)).look("default")
+
+    assert (sample.ready, sample.leased) == (3, 1)  # two workflow tasks and a step wait
+    assert (sample.handed_out, sample.runs, sample.closed) == (1, 4, 1)
+    assert (sample.flows, sample.closed_flows, sample.failing) == (1, 0, 0)
+    assert 0 <= sample.oldest_age_ms < 60_000
+    assert sample.added >= 4

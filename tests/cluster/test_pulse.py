@@ -2,64 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import trio
 
-from cluster.census import Census, CensusTaker
 from cluster.pulse import INTERVAL_SECONDS, KEPT, Pulse
 from cluster.shared_secret import SharedSecret
 from cluster.store.store import Store
 
 
-class Counting(CensusTaker):
-    """Counts how often it was asked."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
-        self.asked = 0
-        self.answer = Census(ready=3, added=7, handed_out=5, oldest_ready_ms=1_000)
-
-    async def count(self, namespace: str) -> Census:
-        self.asked += 1
-        return replace(self.answer)
+def pulse(store: Store, now_ms: int = 4_000) -> Pulse:
+    return Pulse(store, lambda: now_ms, lambda: (0.0012, 0.25))
 
 
-def pulse(store: Store, census: CensusTaker, now_ms: int = 4_000) -> Pulse:
-    return Pulse(store, census, lambda: now_ms, lambda: (0.0012, 0.25))
+async def test_an_empty_namespace_has_a_pulse(store: Store) -> None:
+    (sample,) = await pulse(store).look("ns")
 
-
-async def test_a_sample_says_how_things_are(store: Store) -> None:
-    (sample,) = await pulse(store, Counting(store)).look("ns")
-
-    assert (sample.at_ms, sample.ready, sample.added, sample.handed_out) == (4_000, 3, 7, 5)
-    assert (sample.oldest_age_ms, sample.usual_ms, sample.slowest_ms) == (3_000, 1.2, 250.0)
+    assert (sample.at_ms, sample.ready, sample.leased, sample.oldest_age_ms) == (4_000, 0, 0, 0)
+    assert (sample.usual_ms, sample.slowest_ms) == (1.2, 250.0)
 
 
 async def test_many_lookers_take_one_sample(store: Store) -> None:
-    counting = [Counting(store), Counting(store)]
-    nodes = [pulse(store, census) for census in counting]
+    nodes = [pulse(store, now_ms) for now_ms in (4_000, 9_000)]
 
     async with trio.open_nursery() as nursery:
         for node in nodes * 10:
             nursery.start_soon(node.look, "ns")
 
-    assert sum(census.asked for census in counting) == 1
-    assert await nodes[0].look("other") != []
+    assert await store.call("LLEN", store.keys.pulse("ns")) == 1
+    assert len(await nodes[0].look("other")) == 1
 
 
 async def test_another_node_shows_the_same_line(store: Store) -> None:
-    await pulse(store, Counting(store)).look("ns")
-    other = Counting(store)
+    await pulse(store).look("ns")
 
-    assert len(await pulse(store, other, now_ms=9_000).look("ns")) == 1
-    assert other.asked == 0
+    (sample,) = await pulse(store, now_ms=9_000).look("ns")
+    assert sample.at_ms == 4_000
 
 
 async def test_the_line_forgets(store: Store) -> None:
     key, turn = store.keys.pulse("ns"), store.keys.turn("pulse", "ns")
     for _ in range(3):
-        await pulse(store, Counting(store)).look("ns")
+        await pulse(store).look("ns")
         await store.call("DEL", turn)
     await store.run("sample", [key], [b"x", 2, 100])
 
