@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any, Final
 
 from cluster.pulse import INTERVAL_SECONDS, KEPT, Sample
@@ -10,11 +11,12 @@ from nodes.console.visits import Visit
 
 _RECENT: Final = 8
 _STEP_MS: Final = int(INTERVAL_SECONDS * 1000)
+_LEAST_MINUTES: Final = 5
 _MINUTES: Final = KEPT * _STEP_MS // 60_000
 
 
 async def overview(visit: Visit) -> dict[str, Any]:
-    """Numbers of now, charts of the last half hour, the newest workflows."""
+    """Numbers of now, charts of up to half an hour, the newest workflows."""
     recent = await visit.access.get("/api/workflows", page_size=_RECENT)
     line = await visit.pulse.look(visit.namespace)
     return {"now": line[-1] if line else None, "charts": charts(line), "recent": recent["workflows"]}
@@ -23,10 +25,12 @@ async def overview(visit: Visit) -> dict[str, Any]:
 def charts(line: list[Sample]) -> list[Chart]:
     """Throughput, backlog, age and latency."""
     times = [sample.at_ms for sample in line]
+    watched = ceil((times[-1] - times[0]) / 60_000) if times else 0
+    minutes = min(max(watched, _LEAST_MINUTES), _MINUTES)
 
     def draw(title: str, unit: str, **series: list[float]) -> Chart:
         named = [(name.replace("_", " "), values) for name, values in series.items()]
-        return chart(title, unit, times, named, minutes=_MINUTES, step_ms=_STEP_MS)
+        return chart(title, unit, times, named, minutes=minutes, step_ms=_STEP_MS)
 
     return [
         draw(
