@@ -15,6 +15,7 @@ import h2.events
 import trio
 import wsproto
 import wsproto.events as ws
+import wsproto.utilities
 
 Frame = dict[str, Any]
 HEADERS = {"x-headrace-stream-versions": "1-1"}
@@ -259,8 +260,13 @@ class StreamClient:
                             await self.send({"type": "pong", "nonce": frame["nonce"]})
                         self.frames.append(frame)
                     self._ring()
-        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
-            pass
+        except (
+            OSError,
+            trio.BrokenResourceError,
+            trio.ClosedResourceError,
+            wsproto.utilities.LocalProtocolError,
+        ):
+            pass  # the last one: a pong that crosses the end of the WebSocket
         finally:
             self.ended = True
             self._ring()

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, Final
 
 import trio
+from wsproto.utilities import LocalProtocolError
 
 from nodes.cli.processes import end_with_parent
 from tests.chaos.streams_events import EventLog
@@ -213,7 +214,7 @@ async def connected(url: str, flow_type: str, name: str, random: Random, log: Ev
                     nursery.start_soon(life.run)
         except* (OSError, Refused, AssertionError, trio.TrioInternalError, trio.TooSlowError):
             pass
-        except* (trio.BrokenResourceError, trio.ClosedResourceError):
+        except* (trio.BrokenResourceError, trio.ClosedResourceError, LocalProtocolError):
             pass
         if life is not None:
             lost = [slot.attempt_id for slot in life.slots.values() if slot.attempt_id]
