@@ -9,13 +9,21 @@ import orjson
 import pytest
 import trio
 
-from cluster.errors import OutcomeUnknown, StoreFull, StoreUnavailable
-from cluster.flows.engine import FlowEngine, ResultKind, StepResult, Verdict
+from cluster.errors import OutcomeUnknown, Refused, StoreFull, StoreUnavailable
+from cluster.flows.engine import (
+    FlowEngine,
+    FlowStarted,
+    IdReuse,
+    ResultKind,
+    StartFlow,
+    StepResult,
+    Verdict,
+)
 from cluster.flows.machine import StopType
 from cluster.store import store as store_module
 from cluster.store.aggregator import GROUP_TRANSACTIONS
 from cluster.store.store import Store, open_store
-from tests.cluster.flows.lab import DEAD_END, NAMESPACE, HandOut, Lab, complete, go_to, wait_for
+from tests.cluster.flows.lab import DEAD_END, FLOW_TYPE, NAMESPACE, HandOut, Lab, complete, go_to, wait_for
 from tests.servers import KINDS, Server, run_cluster, run_server
 from tests.waiting import eventually
 
@@ -301,3 +309,39 @@ async def test_a_whole_life_on_a_cluster(cluster_server: Server, prefix: str) ->
         await lab.do(complete())
         rows, _ = await lab.engine.list_flows(NAMESPACE, status=None, flow_type=None, page_size=9, token=None)
         assert [row.state.status for row in rows] == ["completed"]
+
+
+async def _start_at_once(lab: Lab, number: int, **fields: Any) -> list[FlowStarted | str]:
+    """Start flow ``f1`` on as many nodes at once; what each answers, or the reason of its refusal."""
+    answers: list[FlowStarted | str] = []
+
+    async def start(engine: FlowEngine) -> None:
+        request = StartFlow(NAMESPACE, FLOW_TYPE, "first", flow_id="f1", **fields)
+        try:
+            answers.append(await engine.start(request))
+        except Refused as refused:
+            answers.append(refused.reason)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(number):
+            nursery.start_soon(start, lab.new_engine())
+    return answers
+
+
+@pytest.mark.parametrize("ignores", [True, False])
+async def test_one_request_on_many_nodes_starts_one_run(lab: Lab, ignores: bool) -> None:
+    answers = await _start_at_once(lab, 6, request_id="r", ignore_already_started=ignores)
+    started = [one for one in answers if not isinstance(one, str)]
+    assert len({one.info.run_id for one in started}) == 1
+    assert sum(one.outcome == "started_new" for one in started) == 1
+    assert answers.count("flow_already_started") == (0 if ignores else 5)
+    assert len(await lab.take(most=9)) == 1
+
+
+async def test_starts_that_replace_each_other_leave_one_running(lab: Lab) -> None:
+    answers = await _start_at_once(lab, 5, id_reuse=IdReuse.TERMINATE_RUNNING)
+    runs = [one.info for one in answers if not isinstance(one, str)]
+    assert sorted(info.run_number for info in runs) == [1, 2, 3, 4, 5]
+    statuses = [(await lab.engine.read(NAMESPACE, "f1", info.run_id)).state.status.value for info in runs]
+    assert sorted(statuses) == ["running", *["terminated"] * 4]
+    assert len(await lab.take(most=9)) == 1
