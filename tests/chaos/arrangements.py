@@ -89,7 +89,7 @@ async def run_sentinel(kind: str, directory: Path, *options: str) -> AsyncIterat
             (directory / "sentinel" / "sentinel.conf").write_text(
                 f"sentinel monitor {SERVICE} 127.0.0.1 {primary.port} 1\n"
                 f"sentinel down-after-milliseconds {SERVICE} 500\n"
-                f"sentinel failover-timeout {SERVICE} 30000\n"
+                f"sentinel failover-timeout {SERVICE} 10000\n"
             )
             sentinel = Sentinel(kind, directory / "sentinel", free_port())
             sentinel.start()
