@@ -1,6 +1,7 @@
 """Routes an autoscaler asks how many workers a task queue needs.
 
-``desired_workers`` of a queue is the larger of what its two kinds of tasks need::
+``desired_workers`` of a queue is the largest of what its kinds of tasks need (the queue of a step is
+called by its flow type)::
 
     wanted slots    = backlog + slots in use, at most the queue's limit of active leases
     slots per worker = registered slots of the queue's active workers / number of those workers
@@ -21,7 +22,7 @@ from annotated_types import Ge, Le
 from cluster.admission.limits import LimitName
 from cluster.fleet import WorkerStatus
 from cluster.ids import TaskKind
-from cluster.queues.overview import HTTP_KINDS
+from cluster.queues.overview import EVERY_KIND
 from cluster.times import iso_ms
 from nodes.api.call import Call
 from nodes.api.fields import Fields, Integer
@@ -30,6 +31,7 @@ from nodes.api.routes import Reply
 
 DEFAULT_SLOTS: Final = 100
 """Slots of each kind that a worker has unless it says otherwise when it registers."""
+_NAMES: Final = {TaskKind.WORKFLOW: "workflow", TaskKind.ACTIVITY: "activity", TaskKind.STEP: "step"}
 
 
 class _Ask(Fields):
@@ -83,26 +85,27 @@ async def scaling_of_queue(call: Call) -> Reply:
 
 
 def _row(facts: QueueFacts, queue: str, assumed_slots: int) -> dict[str, Any]:
-    demands = {kind: _demand(facts, queue, kind) for kind in HTTP_KINDS}
-    workflow, activity = demands[TaskKind.WORKFLOW], demands[TaskKind.ACTIVITY]
-    oldest = [task.ready_at_ms for kind in HTTP_KINDS if (task := facts.overview.of(queue, kind).oldest)]
+    demands = {kind: _demand(facts, queue, kind) for kind in EVERY_KIND}
+    oldest = [task.ready_at_ms for kind in EVERY_KIND if (task := facts.overview.of(queue, kind).oldest)]
     age = max(0, facts.overview.now_ms - min(oldest)) // 1000 if oldest else 0
     active = [view for view in facts.workers.get(queue, ()) if view.status is WorkerStatus.ACTIVE]
-    return {
+    row: dict[str, Any] = {
         "task_queue": queue,
-        "backlog": workflow.backlog + activity.backlog,
+        "backlog": sum(demand.backlog for demand in demands.values()),
         "oldest_age_seconds": age,
-        "slots_in_use": workflow.in_use + activity.in_use,
-        "registered_slots": workflow.registered + activity.registered,
-        "active_workers": len(active),
+        "slots_in_use": sum(demand.in_use for demand in demands.values()),
+        "registered_slots": sum(demand.registered for demand in demands.values()),
+        "active_workers": len(active) + demands[TaskKind.STEP].workers,
         "desired_workers": max(demand.desired_workers(assumed_slots) for demand in demands.values()),
-        "workflow_task_backlog": workflow.backlog,
-        "workflow_slots_in_use": workflow.in_use,
-        "registered_workflow_slots": workflow.registered,
-        "activity_task_backlog": activity.backlog,
-        "activity_slots_in_use": activity.in_use,
-        "registered_activity_slots": activity.registered,
     }
+    for kind, name in _NAMES.items():
+        demand = demands[kind]
+        row |= {
+            f"{name}_task_backlog": demand.backlog,
+            f"{name}_slots_in_use": demand.in_use,
+            f"registered_{name}_slots": demand.registered,
+        }
+    return row
 
 
 def _demand(facts: QueueFacts, queue: str, kind: TaskKind) -> Demand:

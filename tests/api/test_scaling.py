@@ -10,6 +10,7 @@ from nodes.api.scaling import Demand
 from nodes.node import Node
 from tests.api.conftest import OpenNode, client_of
 from tests.unit.api.fakes import Client
+from tests.waiting import eventually
 
 
 async def _worker(
@@ -66,7 +67,23 @@ async def test_a_queue_with_work_and_workers(client: Client) -> None:
         "activity_task_backlog": 0,
         "activity_slots_in_use": 0,
         "registered_activity_slots": 20,
+        "step_task_backlog": 0,
+        "step_slots_in_use": 0,
+        "registered_step_slots": 0,
     }
+
+
+async def test_steps_of_flows_count_under_their_flow_type(client: Client) -> None:
+    for number in range(3):
+        body = {"flow_type": "shop", "flow_id": f"f{number}", "start_step": "first"}
+        assert (await client.control("POST", "/api/flows", body)).status == 201
+
+    async def counted() -> bool:
+        # A step waits for a worker of its flow for a moment before it is in the queue.
+        shown = await _get(client, "/api/scaling/shop?slots_per_worker=2")
+        return (shown["backlog"], shown["step_task_backlog"], shown["desired_workers"]) == (3, 3, 2)
+
+    await eventually(counted)
 
 
 async def test_the_total_is_the_sum_of_the_queues_of_the_namespace(client: Client) -> None:
