@@ -97,6 +97,8 @@ class Claiming:
             open_waiters = [waiter for waiter in waiters if not waiter.done.is_set()]
             if open_waiters:
                 await self._claim_for(queue, open_waiters, group, None)
+        for waiter in waiters:
+            waiter.repeated = False
 
     async def _claim_for(
         self, queue: WaitingQueue, waiters: list[Waiter], partitions: list[int], permit: Permit | None
@@ -111,14 +113,20 @@ class Claiming:
         try:
             reply = await self._ask_for(name, markers, waiters, partitions, permit, tickets)
         except StoreError as error:
-            if isinstance(error, Paused) and error.unknown:
-                self._unknown()
+            if isinstance(error, Paused):
+                # The script ran, and nobody had been sent before.
+                self._noted(queue, waiters, permit)
+                if error.unknown:
+                    self._unknown()
             # What may have been executed keeps its tickets: they have leases, or the audit drops them.
             if permit is not None and not isinstance(error, OutcomeUnknown):
                 self._gate.unused(permit, (), 0)
             raise
         for heads in reply.heads:
             known[heads.queue.marker].learn(heads.partition, mark, heads.ready_ms, complete=heads.complete)
+        self._noted(queue, waiters, permit)
+        for index in reply.sent_before:
+            waiters[index].repeated = True
         for claim in reply.claims:
             self._deliver(queue, waiters[claim.waiter], claim, tickets[claim.waiter])
         if permit is not None:
@@ -144,13 +152,29 @@ class Claiming:
             partitions,
             [name.marked(marker) for marker in markers],
             [
-                ClaimWaiter(w.owner, w.token, w.types, w.markers, permit is None, ticket, w.registration)
+                ClaimWaiter(
+                    owner=w.owner,
+                    token=w.token,
+                    types=w.types,
+                    markers=w.markers,
+                    held_only=permit is None,
+                    ticket=ticket,
+                    registration=w.registration,
+                    note_ms=0 if permit is None else w.note_ms,
+                )
                 for w, ticket in zip(waiters, tickets, strict=False)
             ],
             page_size=max(waiter.page_size for waiter in waiters),
             version=claims.NEWEST if permit is None else permit.version,
             claim_by_ms=claims.NO_DUE if permit is None or permit.free else permit.claim_by_ms,
         )
+
+    def _noted(self, queue: WaitingQueue, waiters: Iterable[Waiter], permit: Permit | None) -> None:
+        """A claim was executed; with a permit it noted that the polls it was for were sent."""
+        if permit is not None:
+            for waiter in waiters:
+                waiter.note_ms = 0
+            queue.unnoted.difference_update(waiters)
 
     def _deliver(self, queue: WaitingQueue, waiter: Waiter, claim: Claim, ticket: str) -> None:
         if waiter.done.is_set() or waiter not in queue.waiters:

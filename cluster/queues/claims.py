@@ -38,6 +38,9 @@ class ClaimWaiter:
     """Admission ticket to hold the task under, where leases are counted."""
     registration: str = ""
     """Tells the worker's process from earlier ones of the same id."""
+    note_ms: int = 0
+    """For how long to note under its token that its poll was sent; 0: nothing is to be noted, as always on
+    a Redis Cluster. If it was noted before, it gets nothing, and see :attr:`ClaimReply.sent_before`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,8 @@ class ClaimReply:
     heads: list[Heads]
     lease_due_ms: dict[int, int]
     refusal: Refusal = Refusal.NONE
+    sent_before: tuple[int, ...] = ()
+    """Waiters whose tokens may hold a task in any partition, because their polls were sent before (H1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +157,10 @@ async def claim(
     for waiter in waiters:
         index = type_sets.setdefault(waiter.types, len(type_sets) + 1) if waiter.types else 0
         heads = [number for number, queue in enumerate(queues, 1) if queue.marker in waiter.markers]
-        held_only = int(waiter.held_only)
-        rows.append([waiter.owner, waiter.token, index, heads, held_only, waiter.ticket, waiter.registration])
+        held_only, note_ms = int(waiter.held_only), waiter.note_ms
+        rows.append(
+            [waiter.owner, waiter.token, index, heads, held_only, waiter.ticket, waiter.registration, note_ms]
+        )
     request = [
         [keys.base(p) for p in partitions],
         [queue.encode() for queue in queues],
@@ -172,10 +179,10 @@ async def claim(
     )
     if reply == b"FENCED":
         raise Fenced(f"session {session} was buried")
-    now, claims, left, due, refusal = reply
+    now, claims, left, due, refusal, sent_before = reply
     why = Refusal(refusal.decode())
     if why in PAUSES:
-        if not claims:
+        if not claims and not sent_before:
             raise Paused(unknown=why is Refusal.UNKNOWN)
         why = Refusal.NONE
     return ClaimReply(
@@ -184,6 +191,7 @@ async def claim(
         heads=[Heads(partitions[row[0]], queues[row[1]], bool(row[2]), ready_map(row[3:])) for row in left],
         lease_due_ms={p: int(float(ms)) for p, ms in zip(partitions, due, strict=True)},
         refusal=why,
+        sent_before=tuple(sent_before),
     )
 
 
@@ -201,6 +209,20 @@ def _claim(row: list[Any], partitions: Sequence[int], call: str) -> Claim:
         call=call,
         extra=extra,
     )
+
+
+async def note_poll(store: Store, session: str, token: str, note_ms: int) -> bool:
+    """Note for ``note_ms`` that the poll of ``token`` was sent, as claims do for polls they are sent for.
+
+    Returns whether that was noted before; then the other nodes hear that it was sent again, to the node of
+    ``session``. Raises StoreError.
+    """
+    key = store.keys.poll(token)
+    if await store.call("SET", key, "1", "NX", "PX", note_ms, idempotent=True) is not None:
+        return False
+    message = f"poll {token} {session}"
+    await store.call("PUBLISH", store.keys.changed_channel(), message, idempotent=True)
+    return True
 
 
 async def peek(store: Store, partitions: Sequence[int], queues: Sequence[QueueName]) -> PeekReply:

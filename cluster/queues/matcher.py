@@ -26,8 +26,8 @@ import trio
 from cluster.admission.gate import LOOK_AGAIN_SECONDS, Gate, Permit
 from cluster.errors import OutcomeUnknown, Paused, StoreError, StoreUnavailable
 from cluster.ids import TaskKind
-from cluster.queues.claiming import Claiming
 from cluster.queues.claims import Claim, PeekReply
+from cluster.queues.noting import RETRY_SECONDS, Noting
 from cluster.queues.waiters import QueueId, Waiter, WaitingQueue
 from cluster.store.keys import QueueName
 from cluster.store.store import Store
@@ -47,8 +47,6 @@ MINUTE_JITTER_SECONDS: Final = 0.2
 """Nodes that wait for the next minute come within this time after it began (D5)."""
 PROBES: Final = 3
 """How often a poll that looks once may look again because the first look changed something."""
-RETRY_SECONDS: Final = 0.25
-"""Pause after a claim that the store could not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ class MatcherStatistics:
     wakes_missed: int
 
 
-class Matcher(Claiming):
+class Matcher(Noting):
     """One per node. ``run`` must be running before ``wait`` is called."""
 
     def __init__(
@@ -89,7 +87,6 @@ class Matcher(Claiming):
             unknown=unknown,
         )
         self._peek_seconds = peek_seconds
-        self._closed = False
         self._wakes = self._missed = 0
 
     # -- life -------------------------------------------------------------------------------------
@@ -156,7 +153,7 @@ class Matcher(Claiming):
             return None
         queue = self._queues.setdefault(waiter.queue, WaitingQueue())
         queue.waiters[waiter] = None
-        waiter.apart = waiter.repeated or seconds <= 0
+        waiter.apart = seconds <= 0
         try:
             if seconds <= 0:
                 self._nursery.start_soon(self._probe, queue, waiter)
@@ -172,17 +169,21 @@ class Matcher(Claiming):
             waiter.trouble = error
         finally:
             queue.waiters.pop(waiter, None)
+            queue.unnoted.discard(waiter)
             queue.idle_since = trio.current_time()
         if waiter.claim is None and waiter.trouble is not None:
             raise waiter.trouble
         return waiter.claim
 
     async def _park(self, queue: WaitingQueue, waiter: Waiter) -> None:
+        if waiter.note_ms and self._store.clustered:
+            self._set_apart(queue, waiter)
+        elif waiter.note_ms:
+            queue.unnoted.add(waiter)
         await self._subscribe(queue, waiter)
-        if waiter.apart:
-            self.start_soon(self._resume, queue, waiter)
-        else:
-            self._kick(waiter.queue, queue)
+        self._kick(waiter.queue, queue)
+        if not queue.serving:
+            self._note_all_but(queue, ())
         await waiter.done.wait()
 
     async def _subscribe(self, queue: WaitingQueue, waiter: Waiter) -> None:
@@ -304,9 +305,11 @@ class Matcher(Claiming):
         try:
             while not self._closed:
                 if not self._may_act():
+                    self._note_all_but(queue, unsure)
                     await trio.sleep(RETRY_SECONDS)
                     continue
                 waiters, partitions = (unsure, []) if unsure else self._choose(name, queue)
+                self._note_all_but(queue, waiters)
                 if not waiters or (queue.refused and not unsure):
                     return
                 try:
@@ -322,6 +325,7 @@ class Matcher(Claiming):
                     if isinstance(error, OutcomeUnknown) and not unsure:
                         unsure = waiters
                     else:
+                        self._note_all_but(queue, unsure)
                         await trio.sleep(RETRY_SECONDS)
                 else:
                     unsure = []
@@ -329,6 +333,7 @@ class Matcher(Claiming):
                         waiter.trouble = None
         finally:
             queue.serving = False
+            self._note_all_but(queue, ())
 
     async def _claim_admitted(
         self, name: QueueId, queue: WaitingQueue, waiters: list[Waiter], partitions: list[int]
@@ -349,7 +354,11 @@ class Matcher(Claiming):
                     self._refuse(name, queue, permit)
                 return
             waiters = waiters if permit.free else waiters[: permit.number]
+            self._note_all_but(queue, waiters)
         self._recover_soon((await self._claim_for(queue, waiters, partitions, permit)).lapsed)
+        for waiter in waiters:
+            if waiter.repeated:
+                self._set_apart(queue, waiter)
 
     def _unsure_about(self, queue: WaitingQueue, waiter: Waiter) -> bool:
         """Whether it is not known if there is work for ``waiter`` somewhere."""
@@ -391,29 +400,15 @@ class Matcher(Claiming):
         queue.refused = False
         self._kick(name, queue)
 
-    # -- repeated and single looks ----------------------------------------------------------------
-
-    async def _resume(self, queue: WaitingQueue, waiter: Waiter) -> None:
-        """Give a repeated poll what its token holds; if that is nothing, it waits like all others."""
-        while not self._closed and waiter in queue.waiters and not waiter.done.is_set():
-            try:
-                if self._may_act():
-                    await self._find_held(queue, [waiter])
-                    waiter.trouble = None
-                    break
-            except StoreError as error:
-                waiter.trouble = error
-            await trio.sleep(RETRY_SECONDS)
-        waiter.apart = False
-        self._kick(waiter.queue, queue)
+    # -- single looks -----------------------------------------------------------------------------
 
     async def _probe(self, queue: WaitingQueue, waiter: Waiter) -> None:
         """Look once into every partition, whatever the memory says; lapsed leases count (H2)."""
         try:
             if not self._may_act():
                 raise StoreUnavailable("this node lost touch with Redis; try again or ask another node")
-            if waiter.repeated:
-                await self._find_held(queue, [waiter])
+            if self._store.clustered and await self._found_again(queue, waiter):
+                return
             for _ in range(PROBES):
                 if waiter.done.is_set() or self._closed or not await self._probe_once(queue, waiter):
                     break
@@ -428,6 +423,8 @@ class Matcher(Claiming):
         permit = await self._gate.terms(name.namespace, name.kind, name.queue)
         groups = self._groups()
         if not permit.free:
+            if await self._found_again(queue, waiter):
+                return False
             lapsed = await self._look(name, waiter.markers)
             scores: dict[int, int] = {}
             if self._possible(queue, waiter, scores):
@@ -444,6 +441,8 @@ class Matcher(Claiming):
                 await self._find_held(queue, [waiter])
                 return False
             lapsed += looked.lapsed
+            if waiter.repeated:
+                return not await self._found_again(queue, waiter)
             if waiter.done.is_set():
                 self._recover_soon(lapsed)
                 return False

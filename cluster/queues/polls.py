@@ -2,10 +2,10 @@
 
 The lease token of a poll is derived from its request id, so a poll that is sent again, to this or
 another node, finds the lease it may already hold (H1). A key ``poll:<token>`` remembers for a while
-that the poll was seen. Who sends it again has given up the first answer: on the same node both
-wait for one result, on another node the newer poll takes over and the older one ends empty. Should
-the older one be answered at that very moment, its node gives the task back a little later, unless
-the newer poll has found that lease by then.
+that the poll was sent; :mod:`cluster.queues.noting` says who writes it. Who sends it again has given up
+the first answer: on the same node both wait for one result, on another node the newer poll takes over
+and the older one ends empty. Should the older one be answered at that very moment, its node gives the
+task back a little later, unless the newer poll has found that lease by then.
 """
 
 from __future__ import annotations
@@ -122,9 +122,9 @@ class Polls:
             if shared.result is not None or waited.cancelled_caught:
                 return shared.result or PollResult(PollStatus.EMPTY)
         shared = self._shared[token] = _Shared(_waiter(request, token))
+        shared.waiter.note_ms = int(request.timeout * 1000) + SEEN_MS
         try:
             shared.waiter.markers = await self._markers(request)
-            shared.waiter.repeated = await self._seen_before(token, request.timeout)
             remaining = deadline - trio.current_time() if request.timeout > 0 else 0
             shared.result = await self._find(request, shared, remaining)
             return shared.result
@@ -133,18 +133,6 @@ class Polls:
                 self._answered[token] = replace(shared.waiter.claim, extra=[]), shared.waiter.owner
             del self._shared[token]
             shared.done.set()
-
-    async def _seen_before(self, token: str, seconds: float) -> bool:
-        """Note that this poll was sent; if it was before, end it on whichever node serves it."""
-        ttl_ms = int(seconds * 1000) + SEEN_MS
-        first = await self._store.call(
-            "SET", self._store.keys.poll(token), "1", "NX", "PX", ttl_ms, idempotent=True
-        )
-        if first is not None:
-            return False
-        message = f"poll {token} {self._session()}"
-        await self._store.call("PUBLISH", self._store.keys.changed_channel(), message, idempotent=True)
-        return True
 
     def _on_changed(self, _channel: str, message: bytes) -> None:
         family, _, rest = message.decode().partition(" ")

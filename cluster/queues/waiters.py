@@ -29,8 +29,10 @@ class QueueId:
 class Waiter:
     """One parked poll.
 
-    ``repeated`` says that it was sent before, so its token may hold a task already. While it is
-    ``apart`` it is asked for on its own. ``trouble`` is why it could not be asked for last.
+    ``note_ms`` is for how long it must still be noted that it was sent (0: that is done, or nobody can send
+    it again). ``repeated`` says that it was sent before, so its token may hold a task already, for which
+    nobody has looked yet. While it is ``apart`` it is asked for on its own. ``trouble`` is why it could
+    not be asked for last.
     """
 
     queue: QueueId
@@ -40,6 +42,7 @@ class Waiter:
     markers: tuple[str, ...]
     page_size: int
     registration: str = ""
+    note_ms: int = 0
     repeated: bool = False
     apart: bool = False
     done: trio.Event = field(default_factory=trio.Event)
@@ -56,6 +59,8 @@ class WaitingQueue:
     """What a node knows of one queue while polls wait on it."""
 
     waiters: dict[Waiter, None] = field(default_factory=dict)
+    unnoted: set[Waiter] = field(default_factory=set)
+    """Those that the next claim notes as sent, if it is for them."""
     heads: dict[str, PartitionHeads] = field(default_factory=dict)
     """What is known behind each marker."""
     subscribed: set[str] = field(default_factory=set)

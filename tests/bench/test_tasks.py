@@ -26,7 +26,7 @@ BARE = 1_000
 SECONDS = 4.0
 PAIRS = 16
 """Pollers of each kind; as many workflows are open at a time as two pairs can hold."""
-MOST_ROUND_TRIPS = 3.0
+MOST_ROUND_TRIPS = 2.0
 
 _ids = count()
 

@@ -12,11 +12,11 @@
 --            heads      heads to look at, of one kind, namespace and queue, one per marker
 --            type sets  lists of encoded types
 --            waiters    [owner, token, index of a type set or 0 for any type, heads it may take
---                        from, held only, admission ticket or "", registration or ""]; indexes in the
---                        request count from 1
+--                        from, held only, admission ticket or "", registration or "", for how many ms to
+--                        note that its poll was sent or 0]; indexes in the request count from 1
 --
--- Returns [now, claims, heads left, lease due, refusal], or the string "FENCED" when the session is
--- buried:
+-- Returns [now, claims, heads left, lease due, refusal, sent before], or the string "FENCED" when the session
+-- is buried:
 --   claim       [waiter index, base index, task, attempt, delivery, leased at, expires, is repeat, ...]
 --               followed for a workflow task by [version, info, state, history length, events],
 --               for an activity by [body]
@@ -28,6 +28,8 @@
 --   refusal     "" or why less was claimed than there is: "STALE" when the limits have changed (D3),
 --               "COUNTED" when leases are counted and no ticket was named, "PAUSED" before the end of a
 --               pause, "UNKNOWN" on a server that the partition does not know (E5)
+--   sent before  indexes of the waiters whose polls were noted before: they get nothing here, because their
+--               tokens may hold tasks in any partition (H1), and nodes hear that these polls were sent again
 -- Indexes in the reply count from 0. A "held only" waiter gets the lease that its token holds, or
 -- nothing (H1, G1).
 -- oom: refuse
@@ -198,7 +200,7 @@ local function held_by(token, owner)
   end
 end
 
-local claims, served = {}, {}
+local claims, served, sent_before = {}, {}, {}
 
 local function hand_out(waiter, b, id, again)
   served[waiter] = true
@@ -268,6 +270,25 @@ local function serve(waiter)
   end
 end
 
+-- Notes that the poll was sent; whether that was noted before. Never asked for on a Redis Cluster, where the
+-- note lies in a slot of its own.
+local function noted_before(waiter)
+  local token, note_ms = waiters[waiter][2], waiters[waiter][8]
+  if note_ms == 0 or redis.call('SET', PREFIX .. ':poll:' .. token, '1', 'NX', 'PX', note_ms) then
+    return false
+  end
+  redis.call('PUBLISH', PREFIX .. ':changed', 'poll ' .. token .. ' ' .. session)
+  return true
+end
+
+-- All before the first is served, which may find a task for another (see `preferred`).
+for waiter = 1, #waiters do
+  if noted_before(waiter) then
+    served[waiter] = true
+    sent_before[#sent_before + 1] = waiter - 1
+  end
+end
+
 for waiter = 1, #waiters do
   if not served[waiter] then
     serve(waiter)
@@ -291,4 +312,4 @@ for b, base in ipairs(bases) do
   local first = redis.call('ZRANGE', base .. ':leases', 0, 0, 'WITHSCORES')
   due[b] = first[2] or '-1'
 end
-return { text(now), claims, left, due, refusal }
+return { text(now), claims, left, due, refusal, sent_before }

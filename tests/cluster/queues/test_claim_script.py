@@ -11,6 +11,7 @@ from cluster.queues.claims import ClaimWaiter
 from cluster.store.keys import encode
 from cluster.store.transaction import Transaction
 from tests.cluster.queues.lab import Lab, queue_name
+from tests.waiting import eventually
 
 PLAIN, BUILD = queue_name(), queue_name(marker="b1")
 
@@ -362,3 +363,30 @@ async def test_peek_says_when_it_does_not_show_everything(lab: Lab) -> None:
     (heads,) = (await claims.peek(lab.store, [0], [PLAIN])).heads
     assert len(heads.ready_ms) == 64
     assert not heads.complete
+
+
+# -- polls that were sent before ------------------------------------------------------------------
+
+
+async def test_a_claim_notes_that_a_poll_was_sent(lab: Lab) -> None:
+    tasks = [await lab.enqueue() for _ in range(3)]
+    first = await lab.ask([ClaimWaiter("w", "k", frozenset(), note_ms=60_000)])
+    assert [claim.task_id for claim in first.claims] == tasks[:1]
+    assert first.sent_before == ()
+    assert 0 < await lab.store.call("PTTL", lab.store.keys.poll("k")) <= 60_000
+    heard: list[bytes] = []
+    channel = lab.store.keys.changed_channel()
+    lab.store.on_message(channel, lambda _, message: heard.append(message))
+    await lab.store.subscribe(channel)
+    again = [ClaimWaiter("w", token, frozenset(), note_ms=60_000) for token in ("k", "other")]
+    reply = await lab.ask(again)
+    assert [(claim.waiter, claim.task_id) for claim in reply.claims] == [(1, tasks[1])]
+    assert reply.sent_before == (0,)
+    await eventually(lambda: heard == [f"poll k {lab.session}".encode()])
+    await lab.audit()
+
+
+async def test_without_a_note_nothing_is_kept_of_a_poll(lab: Lab) -> None:
+    assert await lab.claim(token="k") is None
+    assert await lab.store.call("EXISTS", lab.store.keys.poll("k")) == 0
+    assert (await lab.ask([ClaimWaiter("w", "k", frozenset())])).sent_before == ()

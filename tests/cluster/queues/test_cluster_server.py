@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 import trio
 
 from cluster.ids import TaskKind
+from cluster.queues import claims
+from cluster.queues.claims import ClaimReply
 from cluster.queues.model import ActivityTask, PollResult, PollStatus, WorkflowTask
+from cluster.queues.polls import poll_token
 from cluster.session_options import SessionOptions
 from cluster.store.store import Store, open_store
 from cluster.upkeep.keeper import Keeper, KeeperTimes
@@ -91,11 +95,31 @@ async def test_polls_in_every_partition(clustered: Store) -> None:
             assert isinstance(first, ActivityTask)
             assert again == first
             found.add(first.task_id)
+            assert await clustered.call("PTTL", clustered.keys.poll(poll_token(request))) > 0
         assert found == tasks
         empty = await nodes[0].polls.poll(poll_request(timeout=0))
         assert empty.status is PollStatus.EMPTY
     for partition in range(16):
         await lab.audit(partition)
+
+
+async def test_no_claim_notes_that_a_poll_was_sent(clustered: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The note lies in another slot, and what a token holds may lie in any."""
+    notes: list[int] = []
+    claim = claims.claim
+
+    async def watch(*args: Any, **more: Any) -> ClaimReply:
+        notes.extend(waiter.note_ms for waiter in args[4])
+        return await claim(*args, **more)
+
+    monkeypatch.setattr(claims, "claim", watch)
+    async with open_nodes(clustered, 1) as (node,):
+        for number, timeout in enumerate((0.0, 0.5)):
+            request = poll_request(poll_request_id=f"p{number}", timeout=timeout)
+            assert (await node.polls.poll(request)).status is PollStatus.EMPTY
+            assert await clustered.call("PTTL", clustered.keys.poll(poll_token(request))) > 0
+    assert notes
+    assert set(notes) == {0}
 
 
 async def test_upkeep(clustered: Store) -> None:

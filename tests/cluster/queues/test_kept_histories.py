@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -56,6 +57,15 @@ async def test_a_process_gets_one_task_for_each_poll(lab: Lab) -> None:
     waiters = [waiter("a"), waiter("b")]
     assert who(await lab.ask(waiters, queues=[QUEUE]), waiters) == {first: "b", second: "a"}
     await lab.audit()
+
+
+async def test_a_poll_that_was_sent_before_is_given_no_task_that_another_found(lab: Lab) -> None:
+    task = await task_kept_by(lab, "b")
+    waiters = [waiter("a"), replace(waiter("b"), note_ms=60_000)]
+    await lab.store.call("SET", lab.store.keys.poll("token-b"), "1")
+    reply = await lab.ask(waiters, queues=[QUEUE])
+    assert who(reply, waiters) == {task: "a"}
+    assert reply.sent_before == (1,)
 
 
 async def test_nobody_waits_for_who_is_not_there(lab: Lab) -> None:
