@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -46,8 +46,10 @@ class View(msgspec.Struct, frozen=True):
         """The open execution ``k``, None when it is not open. Raises NotLoaded."""
         if k not in self.run.state.open:
             return None
-        self.need((k,))
-        return self.run.steps[k]
+        step = self.run.steps.get(k)
+        if step is None:
+            raise NotLoaded(steps=(k,))
+        return step
 
     def need(self, ks: Iterable[int]) -> None:
         """Check that these executions were read, as far as they are open. Raises NotLoaded."""
@@ -140,18 +142,15 @@ def stored_size(effects: Iterable[Effect]) -> int:
     """Bytes that effects store. A ready step is stored twice: as a record and as a task."""
     size = 0
     for effect in effects:
-        match effect:
-            case ReadyStep(step):
-                size += 2 * (len(step.input) + len(step.attributes) + len(step.conditions))
-            case Append(_, values):
-                size += sum(len(value) for value in values)
-            case _:
-                pass
+        if isinstance(effect, ReadyStep):
+            step = effect.step
+            size += 2 * (len(step.input) + len(step.attributes) + len(step.conditions))
+        elif isinstance(effect, Append):
+            size += sum(map(len, effect.values))
     return size
 
 
-@dataclass(slots=True)
-class Changes:
+class Changes(msgspec.Struct):
     """A decision: the new state and the effects, to be done in order.
 
     ``steps`` maps ``k`` to the new record, or to None when the execution is over. ``attributes`` is
@@ -160,11 +159,11 @@ class Changes:
     """
 
     state: FlowState
-    steps: dict[int, StepState | None] = field(default_factory=dict)
+    steps: dict[int, StepState | None] = {}
     attributes: dict[str, bytes] | None = None
-    effects: list[Effect] = field(default_factory=list)
-    history: list[dict[str, Any]] = field(default_factory=list)
-    outcome: dict[str, Any] = field(default_factory=dict)
+    effects: list[Effect] = []
+    history: list[dict[str, Any]] = []
+    outcome: dict[str, Any] = {}
     refusal: Refused | None = None
     halts: bool = False
     """Whether from now on nothing of the run may be handed out: it closes or begins to stop."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 from msgspec import Raw
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from cluster.flows.changes import (
     Append,
@@ -77,7 +77,8 @@ class Decision:
     def __init__(self, view: View, now_ms: int, limits: FlowLimits) -> None:
         self.view = view
         self.info = view.run.info
-        self.state = view.run.state
+        # A copy of its own, which changes in place until the decision is over.
+        self.state = replace(view.run.state)
         self.now_ms = now_ms
         self.limits = limits
         self.steps: dict[int, StepState | None] = {}
@@ -94,7 +95,8 @@ class Decision:
 
     def set(self, **fields: Any) -> None:
         """Change fields of the run's state."""
-        self.state = replace(self.state, **fields)
+        for name, value in fields.items():
+            force_setattr(self.state, name, value)
 
     def step(self, k: int) -> StepState | None:
         """The open execution ``k`` as this decision has it. Raises NotLoaded."""
@@ -104,11 +106,11 @@ class Decision:
         """Append an entry to the step history."""
         self.history.append(
             {
-                "event": event.value,
+                "event": event,
                 "k": step.k,
                 "step_execution_id": step.execution_id,
                 "step_type": step.step_type,
-                "method": step.method.value,
+                "method": step.method,
                 "attempt": step.attempt,
                 "at_ms": self.now_ms,
                 **details,
@@ -159,27 +161,34 @@ class Decision:
             failure=failure,
         )
         self.set(next_k=k + 1, numbers=numbers, open=(*self.state.open, k))
-        self.begin(step)
+        self._await_locks(step)
         return step
 
     def begin(self, step: StepState) -> None:
         """Begin a method call: it becomes ready when its locks are free, which is seen to at the end."""
-        step = replace(
-            step,
-            phase=Phase.LOCKED,
-            attempt=1,
-            first_attempt_at_ms=0,
-            last_failure=None,
-            checkpoint=b"",
-            wait=None,
+        self._await_locks(
+            replace(
+                step,
+                phase=Phase.LOCKED,
+                attempt=1,
+                first_attempt_at_ms=0,
+                last_failure=None,
+                checkpoint=b"",
+                wait=None,
+            )
         )
+
+    def _await_locks(self, step: StepState) -> None:
         self.steps[step.k] = step
         self.set(locked=(*self.state.locked, step.k))
         self._locks_moved = True
 
-    def make_ready(self, step: StepState) -> None:
-        """Put the attempt of ``step`` on its queue; the record must hold its snapshot already."""
-        step = replace(step, phase=Phase.READY, ready_at_ms=self.now_ms)
+    def make_ready(self, step: StepState, attributes: bytes | None = None) -> None:
+        """Put the attempt of ``step`` on its queue. ``attributes`` is the snapshot it gets; None: it keeps
+        the one that its record holds.
+        """
+        attributes = step.attributes if attributes is None else attributes
+        step = replace(step, phase=Phase.READY, ready_at_ms=self.now_ms, attributes=attributes)
         self.steps[step.k] = step
         self.effects.append(ReadyStep(step))
 
@@ -200,10 +209,11 @@ class Decision:
         """Take an execution off the open ones."""
         k = step.k
         self.steps[k] = None
+        state = self.state
         self.set(
-            open=_without(self.state.open, k),
-            waiting=_without(self.state.waiting, k),
-            locked=_without(self.state.locked, k),
+            open=_without(state.open, k),
+            waiting=_without(state.waiting, k),
+            locked=_without(state.locked, k),
         )
         self.release(f"s{k}")
 
@@ -219,14 +229,17 @@ class Decision:
     def lock(self, holder: str, names: Iterable[str]) -> bool:
         """Take all of ``names`` for ``holder``, or none of them."""
         names = tuple(names)
+        if not names:
+            return True
         if any(name in self.state.locks for name in names):
             return False
-        if names:
-            self.set(locks={**self.state.locks, **dict.fromkeys(names, holder)})
+        self.set(locks={**self.state.locks, **dict.fromkeys(names, holder)})
         return True
 
     def release(self, holder: str) -> bool:
         """Give back what ``holder`` has locked; whether it had locked anything."""
+        if not self.state.locks:
+            return False
         left = {name: by for name, by in self.state.locks.items() if by != holder}
         if len(left) == len(self.state.locks):
             return False
@@ -236,17 +249,26 @@ class Decision:
 
     def _grant_locks(self) -> None:
         wanted: set[str] = set()
-        self.view.need(set(self.state.locked).difference(self.steps))
+        left: list[int] = []
+        self._need(self.state.locked)
         for k in self.state.locked:
             step = self.step(k)
             if step is None:
+                left.append(k)
                 continue
             names = step.options.locks
             if wanted.isdisjoint(names) and self.lock(f"s{k}", names):
-                self.set(locked=_without(self.state.locked, k))
-                self.make_ready(replace(step, attributes=json_object(self.attributes)))
+                self.make_ready(step, json_object(self.attributes))
             else:
                 wanted.update(names)
+                left.append(k)
+        self.set(locked=tuple(left))
+
+    def _need(self, ks: Iterable[int]) -> None:
+        """Check that these executions are known, all at once. Raises NotLoaded."""
+        unread = [k for k in ks if k not in self.steps]
+        if unread:
+            self.view.need(unread)
 
     # -- channels and conditions ------------------------------------------------------------
 
@@ -282,8 +304,9 @@ class Decision:
         return values
 
     def _meet_conditions(self) -> None:
-        looked_at = self.state.waiting if self._published else self._to_look_at
-        self.view.need(set(looked_at).difference(self.steps))
+        if not (self._published or self._to_look_at):
+            return
+        self._need(self.state.waiting if self._published else self._to_look_at)
         for k in self.state.waiting:
             if not (self._published or k in self._to_look_at):
                 continue
@@ -395,6 +418,8 @@ class Decision:
 
 def json_object(members: Mapping[str, bytes]) -> bytes:
     """A JSON object of members that are JSON already."""
+    if not members:
+        return b"{}"
     return orjson.dumps({name: orjson.Fragment(value) for name, value in members.items()})
 
 
@@ -403,4 +428,4 @@ def _halted(status: FlowStatus, stop: object) -> bool:
 
 
 def _without(numbers: tuple[int, ...], k: int) -> tuple[int, ...]:
-    return tuple(other for other in numbers if other != k)
+    return tuple([other for other in numbers if other != k]) if k in numbers else numbers

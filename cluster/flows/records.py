@@ -40,9 +40,10 @@ class FlowStatus(StrEnum):
     CANCELED = "canceled"
     TERMINATED = "terminated"
 
-    @property
-    def closed(self) -> bool:
-        return self is not FlowStatus.RUNNING
+    closed: bool
+
+    def __init__(self, value: str) -> None:
+        self.closed = value != "running"
 
 
 class Method(StrEnum):

@@ -82,6 +82,8 @@ class OptionFields(Wire, frozen=True):
     lock_attributes: Annotated[tuple[Name, ...], Meta(max_length=100)] = ()
 
     def read(self) -> StepOptions:
+        if self is _NO_OPTIONS:
+            return _DEFAULT_OPTIONS
         recovery = self.recovery
         return StepOptions(
             wait_for=self.wait_for.read() if self.wait_for is not None else None,
@@ -93,10 +95,15 @@ class OptionFields(Wire, frozen=True):
         )
 
 
+_NO_OPTIONS: Final = OptionFields()
+"""What a step has for which none were sent."""
+_DEFAULT_OPTIONS: Final = StepOptions()
+
+
 class NextStep(Wire, frozen=True):
     step_type: Name
     input: Raw = Raw(b"null")
-    options: OptionFields = OptionFields()
+    options: OptionFields = _NO_OPTIONS
 
 
 class Publication(Wire, frozen=True):
@@ -182,6 +189,9 @@ class Failure(msgspec.Struct, frozen=True):
 
 Output = TypeVar("Output", WaitOutput, ExecuteOutput, RpcOutput)
 
+_outputs: Final[dict[type[Wire], msgspec.json.Decoder[Any]]] = {
+    kind: msgspec.json.Decoder(kind) for kind in (WaitOutput, ExecuteOutput, RpcOutput)
+}
 _options = msgspec.json.Decoder(OptionFields)
 _step = msgspec.json.Decoder(NextStep)
 
@@ -194,7 +204,7 @@ def read_output(kind: type[Output], output: bytes | dict[str, Any] | None) -> Ou
         problem = number_problem(raw)
         if problem is not None:
             raise invalid_output(problem)
-        found: Output = msgspec.json.decode(raw, type=kind)
+        found: Output = _outputs[kind].decode(raw)
     except (msgspec.DecodeError, orjson.JSONEncodeError, UnicodeDecodeError) as error:
         raise invalid_output(str(error)) from None
     if isinstance(found, WaitOutput):
