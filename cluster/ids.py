@@ -55,6 +55,9 @@ class TaskKind(StrEnum):
     STEP = "s"
 
 
+_KINDS = {kind.value: kind for kind in TaskKind}
+
+
 class TaskId(msgspec.Struct, frozen=True):
     """A parsed task id: the run it belongs to, its kind and its index in the run."""
 
@@ -144,7 +147,7 @@ def parse_task_id(text: str) -> TaskId | None:
     match = _TASK_ID.fullmatch(text)
     if match is None or partition_of_run(match[1]) is None:
         return None
-    return TaskId(match[1], TaskKind(match[2]), int(match[3]))
+    return TaskId(match[1], _KINDS[match[2]], int(match[3]))
 
 
 def parse_attempt_id(text: str) -> AttemptId | None:

@@ -20,6 +20,7 @@ def _second(seconds: int) -> str:
     return (_EPOCH + timedelta(seconds=seconds)).isoformat()
 
 
+@lru_cache(maxsize=1024)
 def iso_ms(milliseconds: int) -> str:
     """Milliseconds since the epoch in the form of :func:`iso_us`."""
     return iso_us(milliseconds * 1000)

@@ -11,7 +11,6 @@ on a commit that is still under way, is decided again on what the store holds.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
@@ -73,18 +72,22 @@ class Done(msgspec.Struct, frozen=True):
     unsure: bool = False
 
 
-@dataclass(slots=True, eq=False)
-class _Pending:
+class _Pending(msgspec.Struct, eq=False):
     job: Job
     partition: int
     fresh: bool
     outright: bool
-    wants: Wants = field(default_factory=Wants)
+    wants: Wants | None = None
+    """What was missing so far."""
     result: Done | Refused | None = None
 
+    def extend(self, more: NotLoaded) -> None:
+        """Want what a decision missed, too."""
+        self.wants = self.wants or Wants()
+        _extend(self.wants, more, self.job)
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Commit:
+
+class _Commit(msgspec.Struct, frozen=True, eq=False):
     pending: _Pending
     tx: Transaction
     changes: Changes | None
@@ -181,15 +184,11 @@ class FlowDecider:
                 pictures.setdefault(run_id, guess)
                 continue
             wanted = wants.setdefault(run_id, Wants())
-            wanted.steps |= one.wants.steps
-            wanted.tasks |= one.wants.tasks
             if one.job.task:
                 wanted.steps.add(one.job.task)
                 wanted.tasks.add(one.job.task)
-            for name, count in one.wants.messages.items():
-                wanted.messages[name] = max(count, wanted.messages.get(name, 0))
-            wanted.every_step |= one.wants.every_step
-            wanted.every_task |= one.wants.every_task
+            if one.wants is not None:
+                wanted.include(one.wants)
         failures: list[StoreError] = []
 
         async def read(run_id: str) -> None:
@@ -242,7 +241,7 @@ class FlowDecider:
             changes = job.decide(view, now_ms)
         except NotLoaded as more:
             one.fresh = True
-            _extend(one.wants, more, job)
+            one.extend(more)
             return None
         except Refused as refused:
             if picture.sure:
@@ -250,7 +249,7 @@ class FlowDecider:
             one.fresh = True
             return None
         tx = self._transaction(partition, job.run_id)
-        tx.expect_equal(self._store.keys.run(partition, job.run_id), "v", picture.run.version)
+        tx.expect_equal(tx.ring, "v", picture.run.version)
         if job.expect is not None:
             job.expect(tx, view)
         try:
@@ -311,7 +310,7 @@ def _handed_out(commit: _Commit) -> HandedOut | None:
 
 def _view(picture: Picture, job: Job) -> View:
     handed_out = None
-    if set(picture.run.state.open) <= set(picture.tasks):
+    if picture.tasks.keys() >= frozenset(picture.run.state.open):
         handed_out = frozenset(k for k, task in picture.tasks.items() if task.state == "l")
     return View(
         run=picture.run,

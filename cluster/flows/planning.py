@@ -23,7 +23,7 @@ from cluster.flows.changes import (
 )
 from cluster.flows.decision import step_timer
 from cluster.flows.limits import HISTORY_KEPT
-from cluster.flows.records import FlowInfo, FlowRun, Method, StepState
+from cluster.flows.records import FlowInfo, FlowRun, Method, MethodOptions, StepState
 from cluster.flows.storage import encode_record, step_field, step_task_id
 from cluster.ids import TaskKind
 from cluster.store.keys import Keys, QueueName, encode
@@ -38,6 +38,8 @@ LEASE_MARGIN_MS: Final = 5_000
 RETURNED: Final = "returned"
 """Marker behind which attempts stand aside that came back again and again."""
 _CHUNK: Final = 500
+_STORING: Final = (ReadyStep, Append)
+"""Effects that need room in the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +87,13 @@ def plan(
     """
     info, state = run.info, changes.state
     key = keys.run(tx.partition, info.run_id)
-    fields: dict[str, str | bytes | int] = {"v": tx.request_id, "s": encode_record(state)}
-    ended = [step_field(k) for k, step in changes.steps.items() if step is None]
-    fields |= {step_field(k): encode_record(s) for k, s in changes.steps.items() if s is not None}
+    fields: dict[str, str | bytes] = {"v": tx.request_id, "s": encode_record(state)}
+    ended: list[str] = []
+    for k, step in changes.steps.items():
+        if step is None:
+            ended.append(step_field(k))
+        else:
+            fields[step_field(k)] = encode_record(step)
     if changes.attributes is not None:
         fields["at"] = encode_record(changes.attributes)
     if changes.halts or changes.closes:
@@ -102,8 +108,8 @@ def plan(
     if changes.closes:
         tx.redis("ZADD", keys.closed_flows(tx.partition, info.namespace), state.closed_at_ms, info.run_id)
         tx.publish(keys.flow_end_channel(info.run_id), state.status.value)
-    tx.frees = run.version != "" and not any(isinstance(e, ReadyStep | Append) for e in changes.effects)
-    return Planned(sum(len(value) for value in fields.values() if isinstance(value, bytes)), offered)
+    tx.frees = run.version != "" and not any(isinstance(e, _STORING) for e in changes.effects)
+    return Planned(sum(map(len, fields.values())), offered)
 
 
 def _append_history(tx: Transaction, keys: Keys, run: FlowRun, entries: list[dict[str, Any]]) -> None:
@@ -132,9 +138,10 @@ def _apply_effects(
     for effect in changes.effects:
         match effect:
             case ReadyStep(step):
-                slot = None if taker is None else taker.takes(step_queue(info), step.step_type)
+                queue = step_queue(info)
+                slot = None if taker is None else taker.takes(queue, step.step_type)
                 taker = None
-                task = ready_step(tx, keys, info, step, changes.state.last_worker, placement, slot)
+                task = ready_step(tx, keys, info, step, queue, changes.state.last_worker, placement, slot)
                 offered = task if slot is not None else offered
             case DropTask(k) if changes.closes and dropped >= DROPS_AT_ONCE:
                 later.append(step_task_id(info.run_id, k))
@@ -186,13 +193,13 @@ def ready_step(
     keys: Keys,
     info: FlowInfo,
     step: StepState,
+    queue: QueueName,
     last_worker: str,
     placement: Placement,
     slot: OpenSlot | None = None,
 ) -> ReadyTask:
     """Put the attempt of ``step`` where it finds a worker soonest; ``last_worker`` served the flow last."""
     options = step.options.of(step.method)
-    queue = step_queue(info)
     type_part = encode(step.step_type)
     task = ReadyTask(
         task_id=step_task_id(info.run_id, step.k),
@@ -203,7 +210,7 @@ def ready_step(
         lease_ms=options.timeout_ms + LEASE_MARGIN_MS,
         timer=timer_name(info.run_id, step_timer(step.k)),
         timer_after_ms=min(options.timeout_ms, options.heartbeat_ms),
-        body=step_body(info, step),
+        body=step_body(info, step, options),
     )
     tx.offer(
         task,
@@ -228,9 +235,11 @@ def expect_method(tx: Transaction, keys: Keys, task_id: str, method: Method) -> 
         tx.expect_unset(key, "m")
 
 
-def step_body(info: FlowInfo, step: StepState) -> bytes:
-    """A step's task as JSON, but for what only the hand-out knows (task_id, attempt_id, attempt)."""
-    options = step.options.of(step.method)
+def step_body(info: FlowInfo, step: StepState, options: MethodOptions) -> bytes:
+    """A step's task as JSON, but for what only the hand-out knows (task_id, attempt_id, attempt).
+
+    ``options`` are those of its method.
+    """
     body: dict[str, Any] = {
         "kind": "step",
         "namespace": info.namespace,
@@ -239,7 +248,7 @@ def step_body(info: FlowInfo, step: StepState) -> bytes:
         "run_id": info.run_id,
         "step_type": step.step_type,
         "step_execution_id": step.execution_id,
-        "method": step.method.value,
+        "method": step.method,
         "input": orjson.Fragment(step.input),
         "attributes": orjson.Fragment(step.attributes),
         "method_timeout_ms": options.timeout_ms,

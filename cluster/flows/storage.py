@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import msgpack
 import msgspec
-from cachetools import LRUCache
 
 from cluster.flows.changes import Changes
 from cluster.flows.records import FlowInfo, FlowRun, FlowState, StepState, Task
@@ -67,6 +66,15 @@ class Wants:
     every_step: bool = False
     every_task: bool = False
 
+    def include(self, other: Wants) -> None:
+        """Want what ``other`` wants, too."""
+        self.steps |= other.steps
+        self.tasks |= other.tasks
+        for name, count in other.messages.items():
+            self.messages[name] = max(count, self.messages.get(name, 0))
+        self.every_step |= other.every_step
+        self.every_task |= other.every_task
+
 
 class Picture(msgspec.Struct, frozen=True):
     """A run as one moment showed it, or as this node remembers or expects it (``now_ms`` 0)."""
@@ -84,15 +92,20 @@ class Picture(msgspec.Struct, frozen=True):
         """What a commit of ``changes`` leaves as ``version``; no longer sure. Other tasks are taken to
         be as they were.
         """
-        steps = {**self.run.steps, **changes.steps}
+        steps = dict(self.run.steps)
+        for k, step in changes.steps.items():
+            if step is None:
+                steps.pop(k, None)
+            else:
+                steps[k] = step
         run = msgspec.structs.replace(
             self.run,
             state=changes.state,
             version=version,
             attributes=self.run.attributes if changes.attributes is None else changes.attributes,
-            steps={k: step for k, step in steps.items() if step is not None},
+            steps=steps,
         )
-        tasks = {k: task for k, task in self.tasks.items() if k not in changes.steps}
+        tasks = {k: task for k, task in self.tasks.items() if k not in changes.steps} if self.tasks else {}
         return Picture(run, tasks)
 
 
@@ -151,28 +164,40 @@ def _task(row: list[Any]) -> Task:
     )
 
 
-@dataclass(slots=True)
-class _Cached:
+class _Cached(msgspec.Struct):
     run: FlowRun
     size: int
 
 
 class FlowCache:
-    """Runs this node changed last."""
+    """Runs this node changed last, within ``max_bytes``; the one that was changed longest ago goes first.
+
+    Every step comes by here, and a cache of a library takes a dozen calls for each of ours.
+    """
 
     def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
-        self._runs: LRUCache[str, _Cached] = LRUCache(max_bytes, getsizeof=lambda cached: cached.size)
+        self._max_bytes = max_bytes
+        self._runs: dict[str, _Cached] = {}
+        """Last changed last."""
+        self._size = 0
 
     def learn(self, run: FlowRun, written: int) -> None:
         """This node committed ``run`` and wrote about ``written`` bytes of it."""
         run_id = run.info.run_id
-        known = self._runs.pop(run_id, None)
-        size = written + (known.size if known else 0)
-        if not run.state.status.closed and size <= CACHED_RUN_BYTES:
-            self._runs[run_id] = _Cached(run, size)
+        cached = self._runs.pop(run_id, None) or _Cached(run, 0)
+        self._size -= cached.size
+        cached.run = run
+        cached.size += written
+        if not run.state.status.closed and cached.size <= CACHED_RUN_BYTES:
+            self._runs[run_id] = cached
+            self._size += cached.size
+            while self._size > self._max_bytes:
+                self.forget(next(iter(self._runs)))
 
     def forget(self, run_id: str) -> None:
-        self._runs.pop(run_id, None)
+        cached = self._runs.pop(run_id, None)
+        if cached is not None:
+            self._size -= cached.size
 
     def guess(self, run_id: str) -> Picture | None:
         """What this node remembers of a run."""

@@ -9,7 +9,7 @@ leases, timers) and keep their invariants together in one place.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgpack
@@ -21,6 +21,9 @@ MAX_BYTES: Final = 32 * 1024 * 1024
 _CHUNK: Final = 500
 
 Value = str | bytes | int
+
+_packer: Final = msgpack.Packer(use_bin_type=False, unicode_errors="surrogatepass")
+"""Keeps its buffer, which is large, from one commit to the next."""
 
 
 class TransactionTooLarge(ValueError):
@@ -88,8 +91,7 @@ class BeginRun:
     events: Sequence[bytes]
 
 
-@dataclass(slots=True)
-class Transaction:
+class Transaction(msgspec.Struct):
     """Collects conditions and operations for one partition.
 
     ``request_id`` with ``ring`` (a run key) makes the commit repeatable: a commit whose id is
@@ -101,9 +103,9 @@ class Transaction:
     ring: str = ""
     request_id: str = ""
     frees: bool = False
-    conditions: list[list[Any]] = field(default_factory=list)
-    operations: list[list[Any]] = field(default_factory=list)
-    handed_over: dict[str, int] = field(default_factory=dict)
+    conditions: list[list[Any]] = []
+    operations: list[list[Any]] = []
+    handed_over: dict[str, int] = {}
     """Once it was applied: tasks that went to a slot (:meth:`offer`), and when (ms)."""
 
     # -- conditions -------------------------------------------------------------------------
@@ -163,18 +165,20 @@ class Transaction:
         self.operations.append([str(p) if isinstance(p, int) else p for p in command])
 
     def hset(self, key: str, fields: Mapping[str, Value]) -> None:
-        flat: list[Value] = [part for item in fields.items() for part in item]
+        flat: list[str | bytes] = []
+        for name, value in fields.items():
+            flat += name, str(value) if isinstance(value, int) else value
         for start in range(0, len(flat), _CHUNK):
-            self.redis("HSET", key, *flat[start : start + _CHUNK])
+            self.operations.append(["HSET", key, *flat[start : start + _CHUNK]])
 
     def hdel(self, key: str, names: Sequence[str]) -> None:
         for start in range(0, len(names), _CHUNK):
-            self.redis("HDEL", key, *names[start : start + _CHUNK])
+            self.operations.append(["HDEL", key, *names[start : start + _CHUNK]])
 
     def append(self, key: str, values: Sequence[bytes]) -> None:
         """RPUSH ``values`` to a list."""
         for start in range(0, len(values), _CHUNK):
-            self.redis("RPUSH", key, *values[start : start + _CHUNK])
+            self.operations.append(["RPUSH", key, *values[start : start + _CHUNK]])
 
     def begin(self, run: BeginRun) -> None:
         """Create a run: its hash, its history, its place in the list and that of its workflow id."""
@@ -288,11 +292,7 @@ class Transaction:
         """The form ``commit.lua`` reads. Raises TransactionTooLarge before anything is sent."""
         if len(self.operations) > MAX_OPERATIONS:
             raise TransactionTooLarge(f"{len(self.operations)} operations in one commit")
-        packed: bytes = msgpack.packb(
-            [self.ring, self.request_id, self.conditions, self.operations],
-            use_bin_type=False,
-            unicode_errors="surrogatepass",
-        )
+        packed: bytes = _packer.pack([self.ring, self.request_id, self.conditions, self.operations])
         if len(packed) > MAX_BYTES:
             raise TransactionTooLarge(f"{len(packed)} bytes in one commit")
         return packed
