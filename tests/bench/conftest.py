@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.reporting import machine, say
+from tests.bench.figures import say
+from tests.bench.measuring import machine
 from tests.cluster_processes import Cluster, make_cluster
 from tests.servers import Server, run_server
 

@@ -38,6 +38,8 @@ class SlotConnection:
         """Seconds from a result to the same flow's next step, as far as both came this way."""
         self.think: Callable[[], float] | None = None
         """How long a task takes (s); None: no time at all."""
+        self.decide: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+        """Gives the output for a task as it came; None: chains of ``steps`` steps."""
 
     async def open(self, host: str, worker: str, flow_type: str, slots: int) -> None:
         request = (
@@ -96,6 +98,14 @@ class SlotConnection:
 
     def _answer(self, frame: dict[str, Any]) -> dict[str, Any]:
         task = frame["task"]
+        if self.decide is not None:
+            output = self.decide(task)
+            return {
+                "type": "output",
+                "slot": frame["slot"],
+                "attempt_id": task["attempt_id"],
+                "output": output,
+            }
         number = int(task["step_execution_id"].rpartition("-")[2])
         last = number >= self._steps
         if last:
@@ -145,7 +155,13 @@ class SlotConnection:
 
 @asynccontextmanager
 async def slot_workers(
-    url: str, flow_type: str, connections: int, slots: int, steps: int, ended: Callable[[str], None]
+    url: str,
+    flow_type: str,
+    connections: int,
+    slots: int,
+    steps: int,
+    ended: Callable[[str], None],
+    decide: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> AsyncIterator[list[SlotConnection]]:
     """One worker with ``connections`` connections of ``slots`` slots each."""
     parts = urlsplit(url)
@@ -156,6 +172,7 @@ async def slot_workers(
         for _ in range(connections):
             stream = await trio.open_tcp_stream(parts.hostname, parts.port)
             connection = SlotConnection(stream, steps, ended)
+            connection.decide = decide
             await connection.open(parts.netloc, "w", flow_type, slots)
             opened.append(connection)
             nursery.start_soon(connection.work, nursery)

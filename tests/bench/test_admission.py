@@ -10,8 +10,9 @@ from statistics import median
 import pytest
 import trio
 
+from tests.bench.figures import RUNS, say
+from tests.bench.measuring import cpu_seconds
 from tests.bench.raw import connect
-from tests.bench.reporting import RUNS, cpu_seconds, say
 from tests.cluster_processes import Cluster, make_cluster
 from tests.idle import total
 from tests.servers import run_server

@@ -9,9 +9,10 @@ from functools import partial
 import pytest
 import trio
 
+from tests.bench.figures import say
+from tests.bench.measuring import cpu_seconds
 from tests.bench.raw import Connection, connect
 from tests.bench.replaying import AGAIN, NOTE, Replayer
-from tests.bench.reporting import cpu_seconds, say
 from tests.cluster_processes import Cluster
 from tests.servers import Server
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.bench.reporting import cpu_seconds, say
+from tests.bench.figures import say
+from tests.bench.measuring import cpu_seconds
 from tests.cluster_processes import make_cluster
 from tests.idle import parked_polls, total
 from tests.servers import run_server

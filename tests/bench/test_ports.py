@@ -9,8 +9,9 @@ from statistics import median
 import pytest
 import trio
 
+from tests.bench.figures import RUNS, say, spread
+from tests.bench.measuring import cpu_seconds
 from tests.bench.raw import Connection, connect
-from tests.bench.reporting import RUNS, cpu_seconds, say, spread
 from tests.bench.test_tasks import drive
 from tests.cluster_processes import Cluster
 

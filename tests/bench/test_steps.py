@@ -1,18 +1,17 @@
-"""What a step costs: CPU and round trips of chains of steps, drain rate beside a peer, hand-out latency."""
+"""What a step costs: CPU and round trips of chains of steps, their rate, hand-out latency."""
 
 from __future__ import annotations
 
 import random
 from itertools import count
-from statistics import median
 
 import pytest
 import trio
 
+from tests.bench.figures import RUNS, percentile, say, spread
+from tests.bench.measuring import cpu_seconds
 from tests.bench.raw import connect
-from tests.bench.reporting import RUNS, cpu_seconds, percentile, say, spread
 from tests.bench.stream_load import STEP_TYPE, SlotConnection, slot_workers
-from tests.bench.test_peer import Drain
 from tests.cluster_processes import Cluster
 from tests.idle import total
 from tests.servers import Server
@@ -97,20 +96,11 @@ SHAPES = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_chains_of_steps(shape: str, one_node: Cluster, server: Server, durability: str) -> None:
-    """In pairs with the peer: each of our runs is followed by one of dramatiq over the same Redis."""
-    peer = Drain(server)
-    ours: list[tuple[float, float, float, float]] = []
-    theirs: list[float] = []
-    for _ in range(RUNS + 1):
-        ours.append(await drain(one_node, server, *SHAPES[shape]))
-        theirs.append(await trio.to_thread.run_sync(peer.run))
+    ours = [await drain(one_node, server, *SHAPES[shape]) for _ in range(RUNS + 1)]
     rates, node, store, commands = zip(*ours[1:], strict=True)
     say(f"{shape} [{durability}]", spread(rates, "steps/s"))
     say("  node, Redis CPU a step", f"{spread(node, 'us')}; {spread(store, 'us')}")
     say("  store commands a step", spread(commands, "", 2))
-    say("  dramatiq, in between", spread(theirs[1:], "messages/s"))
-    say("  dramatiq, CPU a message", spread([1e6 / rate for rate in peer.per_core[1:]], "us"))
-    say("  ratio of rates", f"{median(a / b for a, b in zip(rates, theirs[1:], strict=True)):.2f}")
 
 
 @pytest.mark.parametrize("rate", [100, 1000])

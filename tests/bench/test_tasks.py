@@ -10,8 +10,9 @@ from statistics import median
 import pytest
 import trio
 
+from tests.bench.figures import percentile, repeated, say, spread
+from tests.bench.measuring import cpu_seconds
 from tests.bench.raw import Connection, connect
-from tests.bench.reporting import cpu_seconds, percentile, repeated, say, spread
 from tests.cluster_processes import Cluster
 from tests.idle import total
 from tests.wire import complete, schedule

@@ -18,7 +18,7 @@ from cluster.queues.model import WorkflowTask
 from cluster.store.keys import Keys
 from cluster.store.store import open_store
 from cluster.workflows.engine import StartRequest
-from tests.bench.reporting import percentile, say
+from tests.bench.figures import percentile, say
 from tests.cluster.nodes import PartialNode, open_nodes, poll_request
 from tests.cluster_processes import Cluster
 from tests.servers import Server

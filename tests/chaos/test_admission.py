@@ -35,7 +35,7 @@ from cluster.settings import Settings
 from cluster.store.keys import encode
 from cluster.store.store import Store, open_store
 from cluster.store.transaction import Transaction
-from tests.bench.reporting import say
+from tests.bench.figures import say
 from tests.cluster.admission.world import ACTIVITY, WORKFLOW, Member, World, lapse, live
 from tests.cluster.queues.lab import Lab
 from tests.waiting import eventually

@@ -37,7 +37,7 @@ def names(requirements: list[str]) -> set[str]:
 def sources(*folders: str) -> Iterator[Path]:
     """Source files; programs of benchmark peers import what is installed on demand only."""
     for folder in folders:
-        yield from (path for path in (TOP / folder).rglob("*.py") if not path.name.endswith("_peer.py"))
+        yield from (path for path in (TOP / folder).rglob("*.py") if path.parent.name != "programs")
 
 
 def imports(source: Path) -> Iterator[str]:

@@ -1,0 +1,86 @@
+"""Every measured task queue, with the version that is measured.
+
+Each works with its defaults for the number of processes, on two cores mostly two; what takes one task at a
+time by default gets 64 slots, as our workers have.
+"""
+
+from __future__ import annotations
+
+from tests.bench.peers.peer import Peer
+
+_PYTHON = "{bin}/python"
+_OURS = ("{python}", "{programs}/headrace_steps.py")
+_LEAN = ("{python}", "{programs}/headrace_lean.py")
+CHAINS = "64"
+
+
+def _python(name: str, requirement: str, worker: tuple[str, ...], title: str) -> Peer:
+    sender = (_PYTHON, f"{{programs}}/{name}_tasks.py")
+    return Peer(name, title, sender, worker, requirements=(requirement,))
+
+
+QUEUES: tuple[Peer, ...] = (
+    Peer("flows", "Headrace: Flows of one Step", _OURS, (*_OURS, "work"), headrace=True),
+    Peer(
+        "steps",
+        "Headrace: Steps in chains",
+        _OURS,
+        (*_OURS, "work"),
+        environ={"BENCH_CHAINS": CHAINS},
+        headrace=True,
+    ),
+    Peer(
+        "steps-lean",
+        "Headrace: Steps in chains, lean client",
+        _OURS,
+        (*_LEAN, "steps"),
+        environ={"BENCH_CHAINS": CHAINS},
+        headrace=True,
+    ),
+    Peer(
+        "activities",
+        "Headrace: activities, lean client",
+        (*_LEAN, "send"),
+        (*_LEAN, "activities"),
+        headrace=True,
+    ),
+    _python(
+        "dramatiq",
+        "dramatiq[redis]==2.2.1",
+        ("{bin}/dramatiq", "--path", "{programs}", "dramatiq_tasks"),
+        "dramatiq",
+    ),
+    _python(
+        "taskiq",
+        "taskiq-redis==1.2.4",
+        ("{bin}/taskiq", "worker", "--app-dir", "{programs}", "taskiq_tasks:broker"),
+        "taskiq-redis, streams",
+    ),
+    _python(
+        "celery",
+        "celery[redis]==5.7.0",
+        ("{bin}/celery", "--workdir", "{programs}", "-A", "celery_tasks", "worker", "--loglevel", "ERROR"),
+        "Celery, late acknowledgement",
+    ),
+    Peer(
+        "bullmq",
+        "BullMQ, 64 jobs at a time",
+        ("node", "{programs}/bullmq_tasks.mjs"),
+        ("node", "{programs}/bullmq_tasks.mjs", "work"),
+        packages=("bullmq@6.7.0",),
+    ),
+    _python("saq", "saq[redis]==0.26.4", ("{bin}/saq", "saq_tasks.settings"), "saq, 64 jobs at a time"),
+    _python(
+        "streaq", "streaq==7.2.0", ("{bin}/streaq", "run", "streaq_tasks:worker"), "streaq, 64 at a time"
+    ),
+)
+
+
+def chosen(names: str) -> list[Peer]:
+    """The peers of a list of names with commas; empty: all. Headrace is among them. Raises ValueError."""
+    wanted = {name.strip() for name in names.split(",") if name.strip()}
+    unknown = wanted - {peer.name for peer in QUEUES}
+    if unknown:
+        raise ValueError(f"no such peer: {', '.join(sorted(unknown))}")
+    ours = not any(peer.headrace for peer in QUEUES if peer.name in wanted)
+    return [peer for peer in QUEUES if not wanted or peer.name in wanted or (ours and peer.headrace)]

@@ -1,0 +1,157 @@
+"""Systems under measurement as real processes: a Redis of their own, nodes where it is Headrace, a worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import redis
+import trio
+
+from tests.bench.figures import noted
+from tests.bench.measuring import Usage, usage
+from tests.bench.peers.environments import install
+from tests.bench.peers.peer import PROGRAMS, Peer
+from tests.cluster_processes import TOP, Cluster, environment, make_cluster
+from tests.servers import Server, run_server
+
+APPEND_ONLY = ("--appendonly", "yes", "--appendfsync", "everysec")
+SEND_SECONDS = 600
+STOP_SECONDS = 10
+LOOK_SECONDS = 0.005
+
+
+class Stalled(Exception):
+    """A system that made no progress, with the last words of its worker."""
+
+
+@dataclass
+class System:
+    """One peer with what it needs to run; made by :func:`running`."""
+
+    peer: Peer
+    directory: Path
+    home: Path
+    """Its environment."""
+    server: Server
+    redis: redis.Redis
+    cluster: Cluster | None = None
+    log: Path = field(init=False)
+    notes: Path = field(init=False)
+    _worker: subprocess.Popen[bytes] | None = None
+
+    def __post_init__(self) -> None:
+        self.log = self.directory / "worker.log"
+        self.notes = self.directory / "notes"
+
+    def _command(self, line: tuple[str, ...], *more: str) -> list[str]:
+        known = {"bin": str(self.home / "bin"), "python": sys.executable, "programs": str(PROGRAMS)}
+        return [part.format(**known) for part in (*line, *more)]
+
+    def _environ(self) -> dict[str, str]:
+        more = {
+            "BENCH_REDIS_URL": self.server.url,
+            "BENCH_NOTES": str(self.notes),
+            "BENCH_MODULES": str(self.home / "node_modules"),
+            "PYTHONPATH": os.pathsep.join([str(PROGRAMS), *([] if self.peer.installed else [str(TOP)])]),
+            **self.peer.environ,
+        }
+        if self.cluster is not None:
+            node = self.cluster.nodes[0]
+            more |= {"BENCH_URL": node.url, "BENCH_WORKER_URL": node.worker_url}
+        return environment(**more)
+
+    async def send(self, count: int, rate: float = 0.0) -> float:
+        """Enqueue ``count`` tasks in a process of its own; returns the seconds from its start to its end."""
+        began = trio.current_time()
+        with trio.fail_after(SEND_SECONDS), (self.directory / "sender.log").open("ab") as log:
+            await trio.run_process(
+                self._command(self.peer.sender, str(count), str(rate)),
+                env=self._environ(),
+                cwd=self.directory,
+                stdout=log,
+                stderr=log,
+            )
+        return trio.current_time() - began
+
+    @contextmanager
+    def worker(self) -> Iterator[int]:
+        """A worker while the block runs, as a process group that ends with it; yields its process id."""
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                self._command(self.peer.worker),
+                env=self._environ(),
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                process_group=0,
+            )
+        try:
+            self._worker = process
+            yield process.pid
+        finally:
+            self._worker = None
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                pass
+            finally:
+                kill_group(process)
+
+    def ran(self) -> int:
+        """How many tasks ran since the notes were cleared."""
+        return self.notes.stat().st_size // 8 if self.notes.exists() else 0
+
+    def forget(self) -> None:
+        """Begin the notes anew; while no worker runs."""
+        self.notes.unlink(missing_ok=True)
+
+    def latencies(self) -> list[float]:
+        """Seconds from due to begun, of every task since the notes were cleared."""
+        return noted(self.notes)
+
+    async def until(self, count: int, stall: float = 60.0) -> None:
+        """Wait until so many tasks ran. Raises Stalled after ``stall`` seconds without any, or
+        at once when the worker has ended."""
+        seen, since = -1, trio.current_time()
+        while (now := self.ran()) < count:
+            if now != seen:
+                seen, since = now, trio.current_time()
+            elif trio.current_time() - since > stall or (self._worker and self._worker.poll() is not None):
+                words = self.log.read_text(errors="replace")[-600:]
+                raise Stalled(f"{self.peer.title}: {now} of {count} tasks ran; {words}")
+            await trio.sleep(LOOK_SECONDS)
+
+    def used(self, *workers: int) -> Usage:
+        """What nodes, Redis and these workers have used so far."""
+        nodes = [] if self.cluster is None else [node.child.process.pid for node in self.cluster.nodes]
+        return usage(self.redis, nodes, workers)
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """End all that is left of a process group we started, and reap its leader."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@asynccontextmanager
+async def running(peer: Peer, directory: Path, nodes: int = 1) -> AsyncIterator[System]:
+    """``peer`` with a Redis of its own, and nodes if it is Headrace. Raises NotInstalled."""
+    await trio.Path(directory).mkdir(parents=True)
+    home = install(peer) if peer.installed else directory
+    with run_server("redis", directory, *APPEND_ONLY) as server, server.client() as client:
+        if not peer.headrace:
+            yield System(peer, directory, home, server, client)
+            return
+        with make_cluster(nodes, server.url, directory / "nodes", listeners=True) as cluster:
+            await cluster.start()
+            yield System(peer, directory, home, server, client, cluster)
