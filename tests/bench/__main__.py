@@ -18,19 +18,23 @@ import trio
 
 from tests.bench.figures import RUNS, say
 from tests.bench.measuring import machine
-from tests.bench.peers.catalogue import QUEUES, chosen
+from tests.bench.peers.catalogue import QUEUES, WORKFLOWS, chosen
 from tests.bench.report import Section, publish
 from tests.bench.session import Session
-from tests.bench.workloads import drains, hand_out
+from tests.bench.workloads import drains, hand_out, workflows
 
 DOCUMENT = Path(__file__).parents[2] / "docs/benchmarks.md"
-WORKLOADS: dict[str, Callable[[Session], Awaitable[Section]]] = {"W1": drains.measure, "W2": hand_out.measure}
+WORKLOADS: dict[str, Callable[[Session], Awaitable[Section]]] = {
+    "W1": drains.measure,
+    "W2": hand_out.measure,
+    "W5": workflows.measure,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--workloads", default=os.environ.get("WORKLOADS", ""), help=", ".join(WORKLOADS))
-    names = ", ".join(peer.name for peer in QUEUES)
+    names = ", ".join(peer.name for peer in (*QUEUES, *WORKFLOWS))
     parser.add_argument("--peers", default=os.environ.get("PEERS", ""), help=names)
     parser.add_argument("--tasks", type=int, default=20_000, help="tasks of a drain")
     parser.add_argument("--queued", type=int, default=1_000_000, help="tasks of the long queue")
@@ -44,9 +48,10 @@ def main() -> None:
         peers = tuple(chosen(asked.peers))
     except ValueError as error:
         parser.error(str(error))
+    only = frozenset(filter(None, asked.peers.split(",")))
     say("machine", machine())
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
-        session = Session(peers, Path(directory), asked.tasks, asked.runs, asked.queued)
+        session = Session(peers, Path(directory), asked.tasks, asked.runs, asked.queued, only)
         for name in wanted:
             about = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC; {machine()}"
             section = trio.run(partial(WORKLOADS[name], session))

@@ -23,6 +23,8 @@ class Session:
     runs: int
     queued: int
     """Tasks of the long queue."""
+    only: frozenset[str]
+    """Names that were asked for; empty: all."""
 
     def place(self, name: str) -> Path:
         """A directory nobody else uses; not made yet."""

@@ -28,7 +28,7 @@ LOOK_SECONDS = 0.005
 
 
 class Stalled(Exception):
-    """A system that made no progress, with the last words of its worker."""
+    """A system that made no progress, with the last words of its process."""
 
 
 @dataclass
@@ -44,6 +44,8 @@ class System:
     cluster: Cluster | None = None
     log: Path = field(init=False)
     notes: Path = field(init=False)
+    more: dict[str, str] = field(default_factory=dict)
+    """Further variables of its processes."""
     _worker: subprocess.Popen[bytes] | None = None
 
     def __post_init__(self) -> None:
@@ -60,24 +62,48 @@ class System:
             "BENCH_NOTES": str(self.notes),
             "BENCH_MODULES": str(self.home / "node_modules"),
             "PYTHONPATH": os.pathsep.join([str(PROGRAMS), *([] if self.peer.installed else [str(TOP)])]),
-            **self.peer.environ,
         }
         if self.cluster is not None:
             node = self.cluster.nodes[0]
             more |= {"BENCH_URL": node.url, "BENCH_WORKER_URL": node.worker_url}
-        return environment(**more)
+        for name, value in self.peer.environ.items():
+            more[name] = value.format(**more)
+        return environment(**{**more, **self.more})
+
+    async def drive(self, activities: int, at_once: int, count: int) -> float:
+        """Run ``count`` workflows in a closed loop; returns the seconds it took. Raises Stalled."""
+        with trio.move_on_after(SEND_SECONDS):
+            done = await trio.run_process(
+                self._command(self.peer.sender, "drive", str(activities), str(at_once), str(count)),
+                env=self._environ(),
+                cwd=self.directory,
+                capture_stdout=True,
+                capture_stderr=True,
+                check=False,
+            )
+            if done.returncode == 0:
+                return float(done.stdout)
+            raise Stalled(f"{self.peer.title}: {done.stderr.decode(errors='replace')[-600:]}")
+        raise Stalled(f"{self.peer.title}: no end within {SEND_SECONDS} s")
 
     async def send(self, count: int, rate: float = 0.0) -> float:
-        """Enqueue ``count`` tasks in a process of its own; returns the seconds from its start to its end."""
+        """Enqueue ``count`` tasks in a process of its own; returns the seconds from its start to its end.
+
+        Raises Stalled when it fails.
+        """
         began = trio.current_time()
         with trio.fail_after(SEND_SECONDS), (self.directory / "sender.log").open("ab") as log:
-            await trio.run_process(
+            done = await trio.run_process(
                 self._command(self.peer.sender, str(count), str(rate)),
                 env=self._environ(),
                 cwd=self.directory,
                 stdout=log,
                 stderr=log,
+                check=False,
             )
+        if done.returncode:
+            words = (self.directory / "sender.log").read_text(errors="replace")[-600:]
+            raise Stalled(f"{self.peer.title}: the sender ended with {done.returncode}; {words}")
         return trio.current_time() - began
 
     @contextmanager

