@@ -18,7 +18,8 @@ from tests.bench.peers.environments import NotInstalled, install
 from tests.bench.peers.peer import Peer
 from tests.bench.report import Section
 from tests.bench.session import Session
-from tests.bench.systems import HOST, Stalled, System, kill_group, running
+from tests.bench.systems import Stalled, System, kill_group, running
+from tests.cluster_processes import HOST
 from tests.servers import free_port
 
 SHAPES = ((1, 1), (3, 1), (1, 40), (3, 40))

@@ -91,4 +91,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "work":
         trio.run(trio.sleep_forever)
     else:
-        trio.run(drive, *map(int, sys.argv[2:5]))
+        activities, at_once, count = map(int, sys.argv[2:5])
+        trio.run(drive, activities, at_once, count)
