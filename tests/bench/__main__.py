@@ -21,13 +21,27 @@ from tests.bench.measuring import machine
 from tests.bench.peers.catalogue import QUEUES, WORKFLOWS, chosen
 from tests.bench.report import Section, publish
 from tests.bench.session import Session
-from tests.bench.workloads import drains, hand_out, workflows
+from tests.bench.workloads import (
+    cold_queues,
+    drains,
+    hand_out,
+    idle,
+    long_queue,
+    recovery,
+    scaling,
+    workflows,
+)
 
 DOCUMENT = Path(__file__).parents[2] / "docs/benchmarks.md"
 WORKLOADS: dict[str, Callable[[Session], Awaitable[Section]]] = {
     "W1": drains.measure,
     "W2": hand_out.measure,
+    "W3": cold_queues.measure,
+    "W4": recovery.measure,
     "W5": workflows.measure,
+    "W6": idle.measure,
+    "W7": long_queue.measure,
+    "W8": scaling.measure,
 }
 
 

@@ -7,7 +7,7 @@ under the mask 0, which leaves the payload as it is.
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,7 +41,10 @@ class SlotConnection:
         self.decide: Callable[[dict[str, Any]], dict[str, Any]] | None = None
         """Gives the output for a task as it came; None: chains of ``steps`` steps."""
 
-    async def open(self, host: str, worker: str, flow_type: str, slots: int) -> None:
+    async def open(
+        self, host: str, worker: str, flow_types: Sequence[str], slots: int, step_types: Sequence[str] | None
+    ) -> None:
+        """Register the slots for these flow types; ``step_types``: for these steps of them only."""
         request = (
             f"GET /api/streams HTTP/1.1\r\nHost: {host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
             "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
@@ -52,7 +55,8 @@ class SlotConnection:
             await self._more()
         assert self._buffer.startswith(b"HTTP/1.1 101"), bytes(self._buffer)
         del self._buffer[: end + 4]
-        hello = {"worker_id": worker, "flow_types": [{"name": flow_type}]}
+        steps = {} if step_types is None else {"step_types": step_types}
+        hello = {"worker_id": worker, "flow_types": [{"name": name, **steps} for name in flow_types]}
         opening: list[dict[str, Any]] = [
             {"type": "hello", **hello, "task_limit": slots, "reserved_rpc_slots": 0}
         ]
@@ -156,15 +160,17 @@ class SlotConnection:
 @asynccontextmanager
 async def slot_workers(
     url: str,
-    flow_type: str,
+    flow_types: str | Sequence[str],
     connections: int,
     slots: int,
     steps: int,
     ended: Callable[[str], None],
     decide: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    step_types: Sequence[str] | None = None,
 ) -> AsyncIterator[list[SlotConnection]]:
-    """One worker with ``connections`` connections of ``slots`` slots each."""
+    """One worker for these types, with ``connections`` connections of ``slots`` slots each."""
     parts = urlsplit(url)
+    types = [flow_types] if isinstance(flow_types, str) else flow_types
     assert parts.hostname is not None
     assert parts.port is not None
     async with trio.open_nursery() as nursery:
@@ -173,7 +179,7 @@ async def slot_workers(
             stream = await trio.open_tcp_stream(parts.hostname, parts.port)
             connection = SlotConnection(stream, steps, ended)
             connection.decide = decide
-            await connection.open(parts.netloc, "w", flow_type, slots)
+            await connection.open(parts.netloc, "w", types, slots, step_types)
             opened.append(connection)
             nursery.start_soon(connection.work, nursery)
         yield opened

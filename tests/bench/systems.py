@@ -161,6 +161,12 @@ class System:
         nodes = [] if self.cluster is None else [node.child.process.pid for node in self.cluster.nodes]
         return usage(self.redis, nodes, workers)
 
+    def beside(self, name: str, peer: Peer) -> System:
+        """``peer`` over the same Redis and nodes, with notes of its own."""
+        directory = self.directory / name
+        directory.mkdir(exist_ok=True)
+        return System(peer, directory, self.home, self.server, self.redis, self.cluster)
+
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
     """End all that is left of a process group we started, and reap its leader."""

@@ -101,6 +101,11 @@ WORKFLOWS: tuple[Peer, ...] = (
 """Workflow engines; their programs take ``drive ACTIVITIES AT_ONCE COUNT``."""
 
 
+def named(name: str) -> Peer:
+    """The peer of that name."""
+    return next(peer for peer in (*QUEUES, *WORKFLOWS) if peer.name == name)
+
+
 def chosen(names: str) -> list[Peer]:
     """The peers of a list of names with commas; empty: all. Headrace is among them. Raises ValueError."""
     wanted = {name.strip() for name in names.split(",") if name.strip()}

@@ -1,14 +1,16 @@
 """Headrace with a client that costs little, so that the server's own limit shows.
 
-"steps" and "activities" work, "send COUNT RATE" starts standalone activities. What they do is what a worker
-library does on the wire; they decode no more of a task than they need.
+"steps" and "activities" work, "hold" takes steps and never answers, "send COUNT RATE" starts standalone
+activities. They do what a worker library does on the wire; they decode no more of a task than they need.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
+from contextlib import AsyncExitStack
 from itertools import count as numbers
 from typing import Any
 from uuid import uuid4
@@ -22,11 +24,33 @@ from tests.bench.stream_load import slot_workers
 URL, WORKER_URL = os.environ["BENCH_URL"], os.environ["BENCH_WORKER_URL"]
 QUEUE, WORKER = "work", "lean"
 CONNECTIONS, SLOTS = 8, 8
+URLS = os.environ.get("BENCH_URLS", URL).split(",")
+"""The nodes that share the connections."""
+_types = int(os.environ.get("BENCH_TYPES", "0"))
+TYPES = [f"work{number}" for number in range(_types)] or ["work"]
 POLLERS = 64
 
 
 async def steps() -> None:
-    async with slot_workers(URL, "work", CONNECTIONS, SLOTS, 0, lambda _flow: None, decide):
+    async with AsyncExitStack() as stack:
+        for url in URLS:
+            share = CONNECTIONS // len(URLS)
+            opened = slot_workers(url, TYPES, share, SLOTS, 0, lambda _flow: None, decide)
+            await stack.enter_async_context(opened)
+        await trio.sleep_forever()
+
+
+async def hold() -> None:
+    """Take tasks and never answer."""
+
+    def forever() -> float:
+        note(time.monotonic())
+        return math.inf
+
+    async with slot_workers(URL, TYPES, CONNECTIONS, SLOTS, 0, lambda _flow: None) as workers:
+        for worker in workers:
+            worker.think = forever
+        print("ready", flush=True)
         await trio.sleep_forever()
 
 
@@ -74,4 +98,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "send":
         trio.run(send, int(sys.argv[2]), float(sys.argv[3]))
     else:
-        trio.run({"steps": steps, "activities": activities}[sys.argv[1]])
+        trio.run({"steps": steps, "activities": activities, "hold": hold}[sys.argv[1]])

@@ -19,6 +19,8 @@ from tests.bench.raw import connect
 
 URL = os.environ["BENCH_URL"]
 CHAINS = int(os.environ.get("BENCH_CHAINS", "0"))
+TYPES = int(os.environ.get("BENCH_TYPES", "0"))
+"""So many flow types, each a queue of its own, in turns; 0: one."""
 SLOTS = 64
 CONNECTIONS = 16
 
@@ -50,7 +52,7 @@ async def send(count: int, rate: float) -> None:
                 await connection.post(
                     "/flows",
                     {
-                        "flow_type": "work",
+                        "flow_type": f"work{number % TYPES}" if TYPES else "work",
                         "flow_id": f"{prefix}-{number}",
                         "start_step": "run",
                         "input": [due[number], left],
