@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 
@@ -13,6 +14,8 @@ from tests.waiting import eventually
 from tests.wire import metric, open_wire
 
 POLL_SECONDS = 60
+AT_ONCE = 500
+"""Polls that are sent together: a node reads each within its time."""
 
 
 @asynccontextmanager
@@ -29,15 +32,17 @@ async def parked_polls(nodes: Sequence[NodeProcess], count: int, queues: int) ->
             async with connect(nodes[number % len(nodes)].url) as connection:
                 assert await connection.poll(kind, f"w{queue}", f"q{queue}", POLL_SECONDS) is None
 
-        for number in range(count):
-            nursery.start_soon(poll, number)
-
-        async def all_parked() -> bool:
-            return await total(nodes, "headrace_polls_parked") == count
-
-        await eventually(all_parked, 30)
+        for start in range(0, count, AT_ONCE):
+            wanted = min(start + AT_ONCE, count)
+            for number in range(start, wanted):
+                nursery.start_soon(poll, number)
+            await eventually(partial(_parked, nodes, wanted), 30)
         yield
         nursery.cancel_scope.cancel()
+
+
+async def _parked(nodes: Sequence[NodeProcess], count: int) -> bool:
+    return await total(nodes, "headrace_polls_parked") == count
 
 
 async def total(nodes: Sequence[NodeProcess], name: str) -> float:

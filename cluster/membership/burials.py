@@ -68,7 +68,8 @@ class Burials:
             pause = float("inf")
             untold = list(self._untold)
             try:
-                await self._write()
+                if not await self._write():
+                    continue  # the bell rang too
             except StoreError as error:
                 _log.warning("burial_not_written", reason=error.reason, error=str(error))
                 pause = self._timing.retry_every
@@ -78,13 +79,15 @@ class Burials:
                 for hook in self._hooks:
                     hook(incarnation)
 
-    async def _write(self) -> None:
+    async def _write(self) -> bool:
+        """Write what is missing; False when :meth:`rewrite` asked for all of it meanwhile."""
+        known = dict(self._known)
         tenures = {(held.partition, held.nonce) for held in self._held.values()}
-        self._written = {tenure: self._written.get(tenure, set()) for tenure in tenures}
-        for (partition, _), written in self._written.items():
-            missing = [name for name in self._known if name not in written]
+        mine = self._written = {tenure: self._written.get(tenure, set()) for tenure in tenures}
+        for (partition, _), written in mine.items():
+            missing = [name for name in known if name not in written]
             for start in range(0, len(missing), CHUNK):
-                chunk = {name: self._known[name] for name in missing[start : start + CHUNK]}
+                chunk = {name: known[name] for name in missing[start : start + CHUNK]}
                 await self._store.run(
                     "bury",
                     [self._store.keys.dead(partition)],
@@ -95,3 +98,4 @@ class Burials:
                     idempotent=True,
                 )
                 written.update(chunk)
+        return self._written is mine

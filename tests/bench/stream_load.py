@@ -168,18 +168,19 @@ async def slot_workers(
     decide: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     step_types: Sequence[str] | None = None,
 ) -> AsyncIterator[list[SlotConnection]]:
-    """One worker for these types, with ``connections`` connections of ``slots`` slots each."""
+    """One worker for these types, which its connections share out, with ``connections`` connections of ``slots`` slots each."""
     parts = urlsplit(url)
     types = [flow_types] if isinstance(flow_types, str) else flow_types
     assert parts.hostname is not None
     assert parts.port is not None
     async with trio.open_nursery() as nursery:
         opened: list[SlotConnection] = []
-        for _ in range(connections):
+        for number in range(connections):
             stream = await trio.open_tcp_stream(parts.hostname, parts.port)
             connection = SlotConnection(stream, steps, ended)
             connection.decide = decide
-            await connection.open(parts.netloc, "w", types, slots, step_types)
+            share = types if len(types) == 1 else types[number::connections]
+            await connection.open(parts.netloc, "w", share, slots, step_types)
             opened.append(connection)
             nursery.start_soon(connection.work, nursery)
         yield opened

@@ -56,8 +56,8 @@ async def measure(session: Session) -> Section:
             await trio.sleep(1)
     times = ratio(loaded, free)
     section.notes.append(
-        f"{QUEUES:,} queues (flow types) get {EACH} tasks each at {RATE} a second, for one worker of 64 slots; "
-        f"the huge one holds {HOT:,} Steps, which another drains at the same time as fast as it can."
+        f"{QUEUES:,} queues (flow types) get {EACH} tasks each at {RATE} a second, for one worker of 64 "
+        f"slots; the huge one holds {HOT:,} Steps, which another drains at the same time as fast as it can."
     )
     section.table(
         ("", "p99 ms of the small ones"),

@@ -18,7 +18,7 @@ from tests.bench.systems import System, running
 from tests.idle import parked_polls, total
 
 POLLS, QUEUES, STREAMS = 5_000, 100, 2_000
-SECONDS = 5.0
+SECONDS = 3.0
 SETTLE_SECONDS = 3.0
 MOST_CPU, MOST_COMMANDS = 0.02, 50.0
 
@@ -69,9 +69,9 @@ async def measure(session: Session) -> Section:
             Goal(f"{title}: under 50 commands/s", median(sent) < MOST_COMMANDS, f"{median(sent):.1f}/s"),
         ]
     section.notes.append(
-        f"One node, {QUEUES} queues under the polls, {session.runs} windows of {SECONDS:g} s. Memory is the "
-        "growth of the node's resident memory. Commands are those the node sends; each script is one, what it does "
-        "inside is the last column."
+        f"One node, {QUEUES} queues under the polls, {session.runs} windows of {SECONDS:g} s. Memory is "
+        "the growth of the node's resident memory. Commands are those the node sends; each script is one, what "
+        "it does inside is the last column."
     )
     head = (
         "idle",

@@ -39,8 +39,8 @@ async def measure(session: Session) -> Section:
                 if victim == "node":
                     await first.restart()
     section.notes.append(
-        f"Two nodes. One worker, connected to the first, holds {TASKS} Steps and never answers; another waits "
-        "at the second node. Measured is from the signal until the other worker runs the last of them."
+        f"Two nodes. One worker, connected to the first, holds {TASKS} Steps and never answers; another "
+        "waits at the second node. Measured is from the signal until the other worker runs the last of them."
     )
     rows = [[f"a {victim}", cell([value * 1000 for value in values])] for victim, values in found.items()]
     section.table(("killed", "ms until all tasks ran again"), rows)

@@ -49,8 +49,8 @@ async def measure(session: Session) -> Section:
     sums = {count: [server + store for _, server, store in runs] for count, runs in found.items()}
     growth = ratio(sums[NODES[-1]], sums[NODES[0]])
     section.notes.append(
-        f"Chains of Steps, {session.tasks:,} a run, 64 slots in all with the lean client. All nodes share the "
-        "cores of this machine, so the rate says nothing about more machines; CPU does."
+        f"Chains of Steps, {session.tasks:,} a run, 64 slots in all with the lean client. All nodes share "
+        "the cores of this machine, so the rate says nothing about more machines; CPU does."
     )
     section.table(("nodes", "steps/s", "CPU of all nodes, us a step", "CPU of Redis, us a step"), rows)
     text = f"{growth:.2f} x ({median(sums[NODES[0]]):.0f} to {median(sums[NODES[-1]]):.0f} us)"
