@@ -168,7 +168,7 @@ async def slot_workers(
     decide: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     step_types: Sequence[str] | None = None,
 ) -> AsyncIterator[list[SlotConnection]]:
-    """One worker for these types, which its connections share out, with ``connections`` connections of ``slots`` slots each."""
+    """One worker with ``connections`` connections of ``slots`` slots each; they share several types out."""
     parts = urlsplit(url)
     types = [flow_types] if isinstance(flow_types, str) else flow_types
     assert parts.hostname is not None

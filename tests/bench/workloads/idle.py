@@ -70,8 +70,8 @@ async def measure(session: Session) -> Section:
         ]
     section.notes.append(
         f"One node, {QUEUES} queues under the polls, {session.runs} windows of {SECONDS:g} s. Memory is "
-        "the growth of the node's resident memory. Commands are those the node sends; each script is one, what "
-        "it does inside is the last column."
+        "the growth of the node's resident memory. Commands are those the node sends; each script is one, "
+        "what it does inside is the last column."
     )
     head = (
         "idle",
