@@ -33,10 +33,10 @@ def machine() -> str:
 
 def cpu_seconds(pid: int) -> float:
     """User and system time a process has used."""
-    return _cpu_of(Path(f"/proc/{pid}/stat").read_text())
+    return stat_cpu_seconds(Path(f"/proc/{pid}/stat").read_text())
 
 
-def _cpu_of(stat: str) -> float:
+def stat_cpu_seconds(stat: str) -> float:
     """User and system time in a line of ``/proc/PID/stat``; the name in it may hold anything."""
     columns = stat.rpartition(")")[2].split()
     return (int(columns[11]) + int(columns[12])) / _TICKS

@@ -55,8 +55,8 @@ async def hold() -> None:
 
 
 def decide(task: dict[str, Any]) -> dict[str, Any]:
-    """The output for a step whose input is ``[due, steps left]``, as the sender made it."""
-    due, left = task["input"]
+    """The output for a step whose input is ``[due, steps left]`` and perhaps a payload, as the sender made it."""
+    due, left, *_payload = task["input"]
     note(due)
     if left > 1:
         return {"decision": {"next": [{"step_type": "run", "input": [due, left - 1]}]}}
