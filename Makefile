@@ -5,7 +5,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PYTEST_WORKERS ?= 2
 
-.PHONY: help demo test lint lint-deploy manifests docs bench chaos clean
+.PHONY: help demo test lint lint-deploy manifests docs bench bench-details chaos clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,7 +33,11 @@ manifests: .venv/bin/python  ## make deploy/kubernetes/headrace.yaml anew from t
 docs: .venv/.ready-docs  ## the documentation as a site, in build/site
 	$(BIN)/zensical build --strict
 
-bench: .venv/.ready-test  ## measure this machine (see docs/benchmarks.md)
+bench: .venv/.ready-test  ## measure beside other systems (WORKLOADS=W1,W2 PEERS=celery BENCH=--publish)
+	@.ci/need redis-server
+	$(BIN)/python -m tests.bench $(BENCH)
+
+bench-details: .venv/.ready-test  ## measure single requests, histories, timers and limits
 	@.ci/need redis-server
 	$(BIN)/python -m pytest -m bench -p no:randomly --timeout 600 -s tests/bench
 

@@ -13,7 +13,7 @@ from cluster import payloads
 from cluster.settings import Settings
 from cluster.workflows.engine import StartRequest
 from nodes.node import Node, open_node
-from tests.bench.reporting import say
+from tests.bench.figures import say
 from tests.cluster_processes import make_cluster
 from tests.servers import run_server
 from tests.wire import Wire, open_wire

@@ -9,7 +9,7 @@ import httpx
 import pytest
 import trio
 
-from tests.bench.reporting import say
+from tests.bench.figures import say
 from tests.cluster_processes import make_cluster
 from tests.e2e.streams.test_streams import CLIENT_HEADERS, COMPLETE
 from tests.servers import run_server

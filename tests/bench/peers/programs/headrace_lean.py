@@ -55,7 +55,7 @@ async def hold() -> None:
 
 
 def decide(task: dict[str, Any]) -> dict[str, Any]:
-    """The output for a step whose input is ``[due, steps left]`` and perhaps a payload, as the sender made it."""
+    """The output for a step whose input is ``[due, steps left]``, perhaps with a payload."""
     due, left, *_payload = task["input"]
     note(due)
     if left > 1:
