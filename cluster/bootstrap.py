@@ -75,4 +75,6 @@ def _decode(reply: list[Any], key: str) -> ClusterRecord:
         raise StartupError(f"the cluster record {key!r} is damaged: {error}") from error
     if not 1 <= record.partitions <= MAX_PARTITIONS:
         raise StartupError(f"the cluster record {key!r} is damaged: {record.partitions} partitions")
+    if record.schema < 1:
+        raise StartupError(f"the cluster record {key!r} is damaged: schema {record.schema}")
     return record

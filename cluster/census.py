@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import trio
-
 from cluster.queues.overview import look_at, queue_names
+from cluster.store.together import together
 
 if TYPE_CHECKING:
     from cluster.store.store import Store
@@ -37,7 +36,7 @@ class CensusTaker:
         self._store = store
 
     async def count(self, namespace: str) -> Census:
-        """Everything once; a snapshot per partition."""
+        """Everything once; a snapshot per partition. Raises StoreError."""
         census = Census()
         keys = self._store.keys
 
@@ -51,9 +50,7 @@ class CensusTaker:
                 size = await self._store.call("ZCARD", key, idempotent=True)
                 setattr(census, name, getattr(census, name) + size)
 
-        async with trio.open_nursery() as nursery:
-            for partition in range(keys.partitions):
-                nursery.start_soon(look, partition)
+        await together(look, range(keys.partitions))
         census.closed += census.archived
         overview = await look_at(self._store, namespace, sorted(await queue_names(self._store, namespace)))
         for content in overview.queues.values():
@@ -64,7 +61,7 @@ class CensusTaker:
         return census
 
     async def failing(self, namespace: str) -> list[tuple[str, int]]:
-        """Workflow type and failures in a row of each open run whose workflow task fails."""
+        """Workflow type and failures in a row of each open run whose workflow task fails. Raises StoreError."""
         found: list[tuple[str, int]] = []
         keys = self._store.keys
 
@@ -79,7 +76,5 @@ class CensusTaker:
                 if workflow_type is not None:
                     found.append((workflow_type.decode(), int(float(failures))))
 
-        async with trio.open_nursery() as nursery:
-            for partition in range(keys.partitions):
-                nursery.start_soon(look, partition)
+        await together(look, range(keys.partitions))
         return found

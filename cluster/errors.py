@@ -18,6 +18,12 @@ class StartupError(HeadraceError):
     reason = "startup_failed"
 
 
+class ClusterGone(StartupError):
+    """The store no longer holds the cluster that this node joined: started again, it looks anew."""
+
+    reason = "cluster_gone"
+
+
 class SettingsError(StartupError):
     """A setting is unknown or has a bad value; the message names key, value and source."""
 

@@ -44,6 +44,7 @@ from cluster.queues.served import Served
 from cluster.queues.session_gate import SessionGate
 from cluster.queues.sticky import TIMERS as STICKY_TIMERS
 from cluster.queues.sticky import StickyTimers
+from cluster.record_watch import watch_record
 from cluster.schedules.names import FIRE_TIMER, FREED_TIMER
 from cluster.schedules.schedules import Schedules
 from cluster.search_attributes import SearchAttributes
@@ -135,7 +136,8 @@ async def check_store(settings: Settings) -> None:
 async def open_node(settings: Settings, address: str = "", spans: Spans | None = None) -> AsyncIterator[Node]:
     """A running node without its HTTP server; what it does is recorded in ``spans``. Raises StartupError.
 
-    On leaving the block the node gives back its partitions and its session.
+    On leaving the block the node gives back its partitions and its session. ClusterGone ends it when
+    the store loses the cluster.
     """
     random, spans = SystemRandom(), spans or Spans()
     async with open_store(
@@ -317,6 +319,7 @@ async def open_node(settings: Settings, address: str = "", spans: Spans | None =
             await nursery.start(node.query_polls.run)
             await nursery.start(node.validation_polls.run)
             nursery.start_soon(node.cohorts.run)
+            nursery.start_soon(watch_record, store, record)
             await nursery.start(membership.run)
             await nursery.start(barrier.run)
             await nursery.start(streams.run)

@@ -135,6 +135,8 @@ def read_environment(environ: Mapping[str, str]) -> tuple[dict[str, Given], list
                 continue
             if content:
                 given[key] = Given(content, origin)
+            else:
+                problems.append(Problem(f"{variable}={value!r}: the file is empty"))
         elif _is_unknown(variable):
             problems.append(_unknown_variable(variable))
     return given, problems

@@ -266,11 +266,14 @@ class Pipeline:
     def _unexpected(self, exchange: Exchange, error: Exception) -> Response:
         # The text of an exception may quote a payload, so only its type and place are logged.
         frames = traceback.extract_tb(error.__traceback__)[-8:]
+        # What Redis says of a command it refuses names a script, a key's type or a missing right.
+        said = {"said": str(error)} if isinstance(error, StoreRefused) else {}
         log.error(
             "request_failed",
             route=exchange.template,
             method=exchange.request.method,
             error=type(error).__name__,
+            **said,
             frames=[f"{frame.filename}:{frame.lineno}:{frame.name}" for frame in frames],
         )
         return self._refusal(

@@ -86,3 +86,11 @@ async def test_a_damaged_record_is_refused(store: Store, partitions: str) -> Non
     await store.call("HSET", store.keys.cluster(), "partitions", partitions)
     with pytest.raises(StartupError, match="damaged"):
         await bootstrap(store, None)
+
+
+@pytest.mark.parametrize("schema", ["0", "-1", "one"])
+async def test_a_schema_that_never_was_is_refused(store: Store, schema: str) -> None:
+    await bootstrap(store, None)
+    await store.call("HSET", store.keys.cluster(), "schema", schema)
+    with pytest.raises(StartupError, match="damaged"):
+        await bootstrap(store, None)

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+import redis
 import trio
 
 from nodes.cli.processes import Child
 from tests.cluster_processes import HOST, environment, is_ready, kill, make_cluster
-from tests.servers import free_port
+from tests.servers import free_port, run_server
 from tests.waiting import eventually
 from tests.wire import complete, metric, open_wire
 
@@ -144,3 +145,21 @@ async def test_dev_keeps_its_data(tmp_path: Path) -> None:
                 assert (await wire.describe("kept"))["status"] == "pending"
             dev.signal(signal.SIGTERM)
             assert await dev.wait() == 0
+
+
+@pytest.mark.parametrize("kind", ["redis", "valkey"])
+async def test_nodes_end_when_the_store_was_emptied(kind: str, tmp_path: Path) -> None:
+    """And say so in one line; started again they begin anew."""
+    with run_server(kind, tmp_path) as server, make_cluster(2, server.url, tmp_path) as cluster:
+        await cluster.start()
+        with redis.Redis.from_url(server.url) as client:
+            client.flushall()
+        for node in cluster.nodes:
+            with trio.fail_after(60):
+                assert await node.child.wait() == 2, node.log
+            last = node.log.splitlines()[-1]
+            assert last.startswith("headrace: the record of the cluster 'hr1' is "), node.log
+            assert "Traceback" not in node.log
+        await cluster.start()
+        async with open_wire(cluster.nodes[1].url) as wire:
+            assert (await wire.start("t", "q", "anew"))["outcome"] == "started_new"

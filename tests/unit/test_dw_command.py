@@ -60,6 +60,17 @@ def test_each_request_carries_versions_namespace_and_token(answer: Callable[[Han
     assert (second["X-Namespace"], second["Authorization"]) == ("other", "Bearer u")
 
 
+@pytest.mark.parametrize("option", ["--token", "--namespace"])
+@pytest.mark.parametrize("value", ["s3cret\nX-Evil: 1", "s3cret\r", "s3cret\x7f", "s3cret\N{EURO SIGN}"])
+def test_what_no_header_may_hold_is_wrong_usage_and_not_shown(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A token with a line end, as of a file with two, is a slip of the caller's: the server is not away."""
+    assert run("namespace:list", option, value) == ExitCode.USAGE
+    shown = capsys.readouterr().err
+    assert shown == "dw: the token or the namespace has characters no HTTP header may have\n"
+
+
 def test_start_sends_what_was_given_and_nothing_else(
     answer: Callable[[Handler], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -240,6 +240,11 @@ def test_a_secret_may_stand_in_a_file(tmp_path: Path) -> None:
     ]
     assert "cannot read the file" in refusal({"DW_ADMIN_TOKEN_FILE": str(tmp_path / "no")})[0]
     assert "unknown variable DW_MODE_FILE" in refusal({"DW_MODE_FILE": str(secret)})[0]
+    # Somebody meant to set it: without the refusal the role would have no credential, and nobody would know.
+    empty = write(tmp_path / "empty", " \n")
+    assert refusal({"DW_ADMIN_TOKEN_FILE": str(empty)}) == [
+        f"DW_ADMIN_TOKEN_FILE={str(empty)!r}: the file is empty"
+    ]
 
 
 def test_unknown_dw_variables_may_be_allowed_others_not() -> None:

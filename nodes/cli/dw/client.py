@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote
@@ -15,6 +16,8 @@ WORKER_PROTOCOL_VERSION: Final = "1.0"
 CONTROL_HEADER: Final = "X-Durable-Workflow-Control-Plane-Version"
 WORKER_HEADER: Final = "X-Durable-Workflow-Protocol-Version"
 TIMEOUT_SECONDS: Final = 60.0
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_NO_HEADER: Final = "the token or the namespace has characters no HTTP header may have"
 
 
 def path_of(*parts: str) -> str:
@@ -40,6 +43,8 @@ class ApiClient:
         timeout: float = TIMEOUT_SECONDS,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
+        if any(_CONTROL.search(value) for value in (namespace, token or "")):
+            raise wrong_usage(_NO_HEADER)
         headers = {
             "Accept": "application/json",
             "X-Namespace": namespace,
@@ -62,7 +67,7 @@ class ApiClient:
         except httpx.InvalidURL as error:
             raise wrong_usage(f"{server} is no URL: {error}") from error
         except (UnicodeEncodeError, ValueError) as error:
-            raise wrong_usage("the token or the namespace has characters no HTTP header may have") from error
+            raise wrong_usage(_NO_HEADER) from error
 
     def __enter__(self) -> ApiClient:
         return self
