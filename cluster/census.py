@@ -61,7 +61,10 @@ class CensusTaker:
         return census
 
     async def failing(self, namespace: str) -> list[tuple[str, int]]:
-        """Workflow type and failures in a row of each open run whose workflow task fails. Raises StoreError."""
+        """Workflow type and failures in a row of each open run whose workflow task fails.
+
+        Raises StoreError.
+        """
         found: list[tuple[str, int]] = []
         keys = self._store.keys
 
