@@ -66,7 +66,7 @@ def test_what_no_header_may_hold_is_wrong_usage_and_not_shown(
     option: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A token with a line end, as of a file with two, is a slip of the caller's: the server is not away."""
-    assert run("namespace:list", option, value) == ExitCode.USAGE
+    assert run("namespace:list", option, value) == ExitCode.REFUSED
     shown = capsys.readouterr().err
     assert shown == "dw: the token or the namespace has characters no HTTP header may have\n"
 
