@@ -108,6 +108,16 @@ def test_a_node_can_be_killed_in_the_first_hour(tmp_path: Path) -> None:
             machine.run("curl --fail --silent --show-error http://127.0.0.1:8081/api/live")
 
 
+def test_the_program_of_the_flows_runs(machine: Machine) -> None:
+    flows = TOP / "docs/flows.md"
+    (program,) = blocks(flows, "python")
+    (machine.directory / "ride.py").write_text(program.replace(":8080", f":{machine.port}"))
+    (commands,) = blocks(flows, "sh")
+    shown = machine.run(commands)
+    assert "Jo leaves alone\n" in shown
+    assert "the stable does not answer" in shown
+
+
 @pytest.mark.parametrize("name", ["operations", "admission"])
 def test_commands_of_the_documents_work(machine: Machine, name: str) -> None:
     for block in blocks(TOP / f"docs/{name}.md", "sh"):
