@@ -65,7 +65,7 @@ class TaskRunner:
             except Exception as error:
                 ended = Ended(failure=_failure(error, step))
                 name = body.step_execution_id or body.rpc_name
-                log.info("%s of flow %s failed: %r", name, body.flow_id, error)
+                log.warning("%s of flow %s failed: %r", name, body.flow_id, error)
         if ended is None:
             reason = attempt.cancel_reason or "cancelled"
             ended = Ended(failure=encode({"message": f"Cancelled: {reason}.", "type": "Cancelled"}))
