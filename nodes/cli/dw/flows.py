@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from cluster.flows.records import FlowStatus, TimeoutPolicy
@@ -21,7 +23,7 @@ from nodes.cli.dw.arguments import (
 from nodes.cli.dw.choices import IdReuse, StopType
 from nodes.cli.dw.command import Dw, command
 from nodes.cli.dw.failures import CallFailed, ExitCode, wrong_usage
-from nodes.cli.dw.views import Result, document, facts, table
+from nodes.cli.dw.views import Block, Result, Rows, Table, document, facts, table
 from nodes.cli.dw.workflows import pages
 
 FlowId = Annotated[str, argument("FLOW_ID", "the flow")]
@@ -33,6 +35,16 @@ HOLD_SECONDS: Final = 60
 """Longest time one request may be held."""
 _FLOW = "flow_id flow_type namespace run_id run_number status started_at closed_at is_terminal"
 _VIEW = facts(f"{_FLOW} result failure close_reason")
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempts(Table):
+    """An attempt a row; of a failure the message only."""
+
+    def __call__(self, result: Result) -> Iterable[Block]:
+        attempts = result.get(self.key) or []
+        said = [{**one, "failure": (one.get("failure") or {}).get("message")} for one in attempts]
+        yield Rows(said, self.columns)
 
 
 def _value(text: str | None, file: Any, encoding: Encoding) -> Any:
@@ -153,7 +165,7 @@ def wait(
 
 @command(
     "flow:steps",
-    table("steps", "at_ms event step_type method attempt step_execution_id"),
+    _Attempts("steps", ("at", "event", "step_type", "method", "attempt", "step_execution_id", "failure")),
     json="flow_id steps next_page_token",
     examples=("dw flow:steps parcel-1",),
     watch=True,

@@ -62,7 +62,7 @@ def _options(
     namespace: Annotated[str | None, _shared("--namespace", metavar="NAME", help="the namespace")] = None,
     token: Annotated[
         str | None,
-        _shared("--token", metavar="TOKEN", help="bearer token; others may see it typed, so better"),
+        _shared("--token", metavar="TOKEN", help="bearer token; others may see it, so a file is better"),
     ] = None,
     token_file: Annotated[
         Path | None, _shared("--token-file", metavar="FILE", help="a file with the token")
@@ -178,8 +178,13 @@ def application() -> typer.Typer:
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.callback()(_root)
     for entry in load().values():
-        app.command(entry.name, help=help_text(entry))(_callback(entry))
+        app.command(entry.name, help=help_text(entry), short_help=summary(entry))(_callback(entry))
     return app
+
+
+def summary(entry: Command) -> str:
+    """What the list of all commands says: the docstring's first paragraph, never cut short."""
+    return " ".join(inspect.cleandoc(entry.run.__doc__ or "").partition("\n\n")[0].split())
 
 
 def help_text(entry: Command) -> str:

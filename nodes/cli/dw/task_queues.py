@@ -91,7 +91,10 @@ def describe(dw: Dw, task_queue: TaskQueue) -> Result:
     watch=True,
 )
 def why(dw: Dw, task_queue: TaskQueue, task_id: Annotated[str, argument("TASK_ID", "the task")]) -> Result:
-    """Say why a task is not running, the decisive reason first."""
+    """Say why a task is not running, the decisive reason first.
+
+    dw debug shows the ids of a run's open tasks.
+    """
     return dw.get("task-queues", task_queue, "why", query={"task": task_id})
 
 
@@ -103,7 +106,10 @@ def why(dw: Dw, task_queue: TaskQueue, task_id: Annotated[str, argument("TASK_ID
     watch=True,
 )
 def why_anywhere(dw: Dw, task_id: Annotated[str, argument("TASK_ID", "the task")]) -> Result:
-    """Say why a task is not running, whichever queue it is in."""
+    """Say why a task is not running, whichever queue it is in.
+
+    dw debug shows the ids of a run's open tasks.
+    """
     answer = dw.get("task-queues", "-", "why", query={"task": task_id}, accept=frozenset({409}))
     if answer.get("reason") != "task_queue_mismatch":
         return answer

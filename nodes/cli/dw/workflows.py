@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
@@ -27,7 +27,7 @@ from nodes.cli.dw.arguments import (
 )
 from nodes.cli.dw.command import Dw, command
 from nodes.cli.dw.failures import CallFailed, ExitCode
-from nodes.cli.dw.views import Result, document, facts, table
+from nodes.cli.dw.views import Block, Facts, Result, Rows, facts, table
 
 PAGE: Final = 200
 FOLLOW_SECONDS: Final = 1.0
@@ -263,9 +263,35 @@ def watch(dw: Dw, kind: Kind, workflow_id: WorkflowId, run_id: RunOption = None)
     return describe(dw, workflow_id, run_id, follow=True)
 
 
+def _debug(result: Result) -> Iterable[Block]:
+    """What helps to decide; --json has everything."""
+    execution = result.get("execution") or {}
+    yield Facts(
+        {name: result.get(name) for name in ("workflow_id", "run_id", "diagnostic_status")}
+        | {name: execution.get(name) for name in ("status", "task_queue", "wait_kind", "wait_reason")}
+        | {"last_progress_at": execution.get("last_progress_at")}
+        | {"workers": (result.get("task_queue") or {}).get("active_pollers")}
+    )
+    if tasks := result.get("pending_workflow_tasks"):
+        yield Rows(tasks, ("task_id", "status", "attempt", "lease_owner", "lease_expires_at", "last_error"))
+    if activities := result.get("pending_activities"):
+        activity_columns = (
+            "activity_type",
+            "task_queue",
+            "status",
+            "attempt",
+            "available_at",
+            "last_failure",
+        )
+        yield Rows(activities, ("activity_execution_id", *activity_columns))
+    if failures := result.get("recent_failures"):
+        yield Rows(failures, ("sequence", "event_type", "timestamp", "exception_type", "message"))
+    yield Facts(result.get("last_event") or {}, "last event")
+
+
 @command(
     "debug",
-    document(),
+    _debug,
     json="workflow_id run_id diagnostic_status execution pending_workflow_tasks pending_activities",
     examples=("dw debug workflow order-1001", "dw debug workflow order-1001 $RUN --payload"),
     watch=True,

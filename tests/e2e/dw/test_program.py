@@ -21,6 +21,8 @@ import pytest
 import trio
 
 from nodes.cli.dw.failures import ExitCode
+from nodes.cli.dw.program import load
+from nodes.cli.dw.views import Rows
 from nodes.cli.local import free_ports
 from tests.cluster_processes import make_cluster
 from tests.conftest import SharedServers
@@ -342,6 +344,34 @@ def test_waiting_for_a_flow(world: World) -> None:
     assert late.returncode == ExitCode.TIMEOUT
     assert failed.returncode == ExitCode.FAILURE
     assert json.loads(failed.stdout)["server_response"]["close_reason"] == "lost"
+
+
+def test_what_keeps_a_workflow_fits_a_screen(world: World) -> None:
+    own = f"stuck-{uuid4().hex[:8]}"
+    dw("workflow:start", "-t", "order", "-w", own, "--task-queue", own, env=world.environ)
+    shown = dw("debug", "workflow", own, env=world.environ).stdout
+    (task_id,) = (line.split()[0] for line in shown.splitlines() if "-w1 " in line)
+    why = dw("why", task_id, env=world.environ)
+
+    assert "diagnostic_status: no_active_workers\n" in shown
+    assert "WorkflowStarted" in shown
+    assert len(shown.splitlines()) < 30
+    assert f"task_queue: {own}\n" in why.stdout
+
+
+def test_steps_of_a_flow_are_listed_with_what_they_failed_of() -> None:
+    failed = {"at": "2026-04-02T08:00:00Z", "event": "failed", "failure": {"message": "no", "type": "E"}}
+    (rows,) = load()["flow:steps"].view({"steps": [failed, {"event": "completed"}]})
+    assert isinstance(rows, Rows)
+    assert [one["failure"] for one in rows.records] == ["no", None]
+    assert {"at", "failure"} <= set(rows.columns)
+
+
+def test_the_list_of_commands_cuts_nothing_short() -> None:
+    shown = dw("--help", env={**environment({}), "COLUMNS": "80"})
+    assert shown.returncode == 0
+    assert "..." not in shown.stdout.partition("Commands:")[2]
+    assert max(map(len, shown.stdout.splitlines())) <= 80
 
 
 def test_many_are_cancelled_only_with_consent(world: World) -> None:
