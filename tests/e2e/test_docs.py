@@ -19,7 +19,8 @@ from tests.e2e.settings_tables import up_to_date
 
 DOCUMENTS = sorted([*TOP.glob("*.md"), *TOP.glob("docs/*.md")])
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)")
+LINK = re.compile(r"(?:\]\(|^\[[^\]]+\]: )(?!https?://|#)([^)#\s]+)", re.MULTILINE)
+INCLUDED = re.compile(r'^--8<-- "([\w.]+):([\w-]+)"$', re.MULTILINE)
 
 # Lines that set something up which the tests have set up themselves.
 SETS_UP = ("pip install", "headrace dev", "make ", "docker compose", "git clone", "DW_AUTH_TOKEN=$(openssl")
@@ -137,6 +138,19 @@ def test_shell_blocks_parse_and_make_targets_exist(document: Path) -> None:
 def test_links_lead_somewhere(document: Path) -> None:
     for target in LINK.findall(document.read_text()):
         assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda path: path.name)
+def test_links_of_what_a_page_includes_lead_somewhere_from_there(page: Path) -> None:
+    """What is included keeps its links as labels, which each of the two documents defines for itself."""
+    defined = set(re.findall(r"^\[([^\]]+)\]: ", page.read_text(), re.MULTILINE))
+    for name, section in INCLUDED.findall(page.read_text()):
+        text = (TOP / name).read_text()
+        start, end = (f"<!-- --8<-- [{mark}:{section}] -->" for mark in ("start", "end"))
+        part = text.partition(start)[2].partition(end)[0]
+        assert part, f"{name} has no section {section}"
+        assert LINK.findall(part) == [], f"{page.name} includes links that hold for {name} only"
+        assert set(re.findall(r"\]\[([\w-]+)\]", part)) <= defined
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
