@@ -23,6 +23,7 @@ from tests.servers import Server, run_server
 
 APPEND_ONLY = ("--appendonly", "yes", "--appendfsync", "everysec")
 SEND_SECONDS = 600
+DRIVE_SECONDS = 120
 STOP_SECONDS = 10
 LOOK_SECONDS = 0.005
 
@@ -65,14 +66,15 @@ class System:
         }
         if self.cluster is not None:
             node = self.cluster.nodes[0]
-            more |= {"BENCH_URL": node.url, "BENCH_WORKER_URL": node.worker_url}
+            workers = node.worker_url if self.cluster.balancer is None else self.cluster.url
+            more |= {"BENCH_URL": node.url, "BENCH_WORKER_URL": workers}
         for name, value in self.peer.environ.items():
             more[name] = value.format(**more)
         return environment(**{**more, **self.more})
 
     async def drive(self, activities: int, at_once: int, count: int) -> float:
         """Run ``count`` workflows in a closed loop; returns the seconds it took. Raises Stalled."""
-        with trio.move_on_after(SEND_SECONDS):
+        with trio.move_on_after(DRIVE_SECONDS):
             done = await trio.run_process(
                 self._command(self.peer.sender, "drive", str(activities), str(at_once), str(count)),
                 env=self._environ(),
@@ -84,7 +86,7 @@ class System:
             if done.returncode == 0:
                 return float(done.stdout)
             raise Stalled(f"{self.peer.title}: {done.stderr.decode(errors='replace')[-600:]}")
-        raise Stalled(f"{self.peer.title}: no end within {SEND_SECONDS} s")
+        raise Stalled(f"{self.peer.title}: no end within {DRIVE_SECONDS} s")
 
     async def send(self, count: int, rate: float = 0.0) -> float:
         """Enqueue ``count`` tasks in a process of its own; returns the seconds from its start to its end.
@@ -184,6 +186,7 @@ async def running(peer: Peer, directory: Path, nodes: int = 1) -> AsyncIterator[
         if not peer.headrace:
             yield System(peer, directory, home, server, client)
             return
-        with make_cluster(nodes, server.url, directory / "nodes", listeners=True) as cluster:
+        made = make_cluster(nodes, server.url, directory / "nodes", balanced=peer.balanced, listeners=True)
+        with made as cluster:
             await cluster.start()
             yield System(peer, directory, home, server, client, cluster)

@@ -94,7 +94,14 @@ TEMPORAL = Peer(
 WORKFLOWS: tuple[Peer, ...] = (
     Peer("lean-listener", "Lean client, worker listener", _RAW, (*_RAW, "work"), headrace=True),
     Peer("lean-main", "Lean client, main port", _RAW, (*_RAW, "work"), environ=_MAIN_PORT, headrace=True),
-    Peer("sdk-listener", "Public SDK, worker listener", _SDK, (*_SDK, "work"), headrace=True),
+    Peer(
+        "sdk-listener",
+        "Public SDK, worker listener behind HAProxy",
+        _SDK,
+        (*_SDK, "work"),
+        headrace=True,
+        balanced=True,
+    ),
     Peer("sdk-main", "Public SDK, main port", _SDK, (*_SDK, "work"), environ=_MAIN_PORT, headrace=True),
     TEMPORAL,
 )

@@ -29,6 +29,8 @@ class Peer:
     environ: Mapping[str, str] = field(default_factory=dict)
     headrace: bool = False
     """Needs a node; its tasks are durable in the same Redis."""
+    balanced: bool = False
+    """Workers go through HAProxy, which brings what workers ask for to the worker listener."""
 
     @property
     def installed(self) -> bool:

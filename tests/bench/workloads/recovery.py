@@ -40,7 +40,9 @@ async def measure(session: Session) -> Section:
                     await first.restart()
     section.notes.append(
         f"Two nodes. One worker, connected to the first, holds {TASKS} Steps and never answers; another "
-        "waits at the second node. Measured is from the signal until the other worker runs the last of them."
+        "waits at the second node. Measured is from the signal until the other worker runs the last of them. "
+        "A lost worker is a failed attempt, and the default retry policy waits a second before the next. A "
+        "lost node is first given its session of 7 s and 3 s of patience, so that a pause is no death."
     )
     rows = [[f"a {victim}", cell([value * 1000 for value in values])] for victim, values in found.items()]
     section.table(("killed", "ms until all tasks ran again"), rows)
