@@ -125,7 +125,7 @@ def report(section: Section, found: dict[tuple[str, Shape], Ended], runs: int) -
     section.notes.append(
         f"{ALONE} workflows one at a time, {TOGETHER} with 40 at once, {runs} runs in turns. CPU is that of "
         "the server with its store; workers, clients and HAProxy are not in it. Temporal is its development "
-        "server with the database in a file (SQLite): made for one machine, as the rest of this comparison; a "
+        "server with the database in a file (SQLite): made for one machine, as all of this comparison; a "
         "production cluster of Temporal is another thing. The public SDK asks for a result every 50 ms, "
         "which limits what it does one at a time."
     )
