@@ -1,14 +1,15 @@
 """What task queues hold: ready and leased tasks, rates, and what is late (server-behaviour 6.5).
 
-One read-only script per partition and CHUNK queues, all sent together, so the answer takes one round
-trip. It is a snapshot per partition and takes no lock.
+One read-only script per partition and CHUNK queues. A chunk's scripts travel together, one chunk after the
+other: thousands of queues then take many round trips, but never hold up what others ask of the store, nor
+time out behind themselves. It is a snapshot per partition and chunk, and takes no lock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from functools import partial
 from typing import Any, Final
 
 import msgpack
@@ -107,9 +108,7 @@ async def look_at(
     names = list(queues)
     chunks = [names[start : start + CHUNK] for start in range(0, len(names), CHUNK)] or [[]]
 
-    async def look(place: tuple[int, int]) -> None:
-        partition, number = place
-        chunk = chunks[number]
+    async def look(number: int, chunk: Sequence[str], partition: int) -> None:
         reply = await store.run(
             "overview",
             [store.keys.touch(partition)],
@@ -126,12 +125,13 @@ async def look_at(
         )
         now, live, rows = reply
         overview.now_ms = max(overview.now_ms, int(now))
-        for kind, number in zip(kinds, live, strict=True):
-            overview.live[kind] += number
+        for kind, leases in zip(kinds, live, strict=True):
+            overview.live[kind] += leases
         for row in rows:
             _merge(overview.of(chunk[row[1]], TaskKind(row[0].decode())), row)
 
-    await together(look, product(range(store.keys.partitions), range(len(chunks))))
+    for number, chunk in enumerate(chunks):
+        await together(partial(look, number, chunk), range(store.keys.partitions))
     for content in overview.queues.values():
         expired = overview.now_ms
         content.leases.sort(key=lambda lease: (lease.expires_at_ms > expired, lease.task_id))
