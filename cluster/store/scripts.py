@@ -56,6 +56,12 @@ def script(name: str) -> Script:
     return assemble(name, text, _library())
 
 
+def load_all() -> None:
+    """Read every script now: a package that is replaced under a running node must not mix two releases."""
+    for name in names():
+        script(name)
+
+
 def names() -> list[str]:
     """All scripts there are, sorted."""
     return sorted(e.name.removesuffix(".lua") for e in _LUA.iterdir() if e.name.endswith(".lua"))

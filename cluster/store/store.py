@@ -30,6 +30,7 @@ from cluster.store.durability import parse_durability
 from cluster.store.keys import DEFAULT_PREFIX, Keys
 from cluster.store.pipe import CALL_TIMEOUT, Pipe, PipeStatistics, open_pipe
 from cluster.store.pubsub import PubSub, PubSubStatistics, open_pubsub
+from cluster.store.scripts import load_all as load_all_scripts
 from cluster.store.scripts import script as load_script
 from cluster.store.transaction import Transaction
 
@@ -291,6 +292,7 @@ async def open_store(
     when Redis cannot be reached in time. Start-up checks are in :mod:`cluster.store.checks`.
     """
     replicas = parse_durability(durability).replicas
+    load_all_scripts()
     async with (
         open_pipe(url, replicas=replicas, call_timeout=call_timeout) as pipe,
         open_pubsub(url) as pubsub,
