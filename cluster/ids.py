@@ -43,7 +43,7 @@ _MASK = MAX_PARTITIONS - 1
 
 _RUN_ID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _DIGITS = {digit: value for value, digit in enumerate("0123456789ABCDEFGHJKMNPQRSTVWXYZ")}
-_TASK_ID = re.compile(r"([0-9A-HJKMNP-TV-Z]{26})-([was])([1-9][0-9]{0,8})")
+_TASK_ID = re.compile(r"([0-7][0-9A-HJKMNP-TV-Z]{25})-([was])([1-9][0-9]{0,8})")
 _ATTEMPT_ID = re.compile(r"(.+-a[1-9][0-9]{0,8})-([1-9][0-9]{0,8})\.([0-9]{1,9})")
 
 
@@ -145,7 +145,7 @@ def partition_of_task(task: TaskId) -> int:
 def parse_task_id(text: str) -> TaskId | None:
     """The parts of a task id, or None when ``text`` is no task id."""
     match = _TASK_ID.fullmatch(text)
-    if match is None or partition_of_run(match[1]) is None:
+    if match is None:
         return None
     return TaskId(match[1], _KINDS[match[2]], int(match[3]))
 

@@ -93,7 +93,10 @@ def complete_step(
     opened: list[str] = []
     if decision.state.stop is None:
         opened = _decide(decision, step, executed.decision)
-    decision.record(StepEvent.COMPLETED, step, **attempt.details, **({"next": opened} if opened else {}))
+    details = attempt.details
+    if opened:
+        details["next"] = opened
+    decision.record(StepEvent.COMPLETED, step, **details)
     return decision.changes()
 
 
@@ -181,7 +184,8 @@ def current(view: View, attempt: Attempt) -> StepState:
     known = (
         step is not None
         and step.phase is Phase.READY
-        and (step.method, step.attempt) == (attempt.method, attempt.attempt)
+        and step.method is attempt.method
+        and step.attempt == attempt.attempt
     )
     task = view.task
     if known and task is not None:

@@ -212,6 +212,7 @@ class FlowDecider:
     def _decide(self, waiting: Sequence[_Pending], pictures: dict[str, Picture | None]) -> list[_Commit]:
         commits: list[_Commit] = []
         held_up: set[str] = set()
+        now_ms = self._clock.now_ms()
         for one in waiting:
             job = one.job
             if one.outright and job.outright is not None:
@@ -224,7 +225,7 @@ class FlowDecider:
                 self._runs.forget(job.run_id)
                 one.result = run_not_found(job.run_id)
             elif job.run_id not in held_up:
-                commit = self._decide_one(one, picture)
+                commit = self._decide_one(one, picture, max(picture.now_ms, now_ms))
                 if commit is not None:
                     commits.append(commit)
                     pictures[job.run_id] = commit.after
@@ -233,10 +234,9 @@ class FlowDecider:
                     held_up.add(job.run_id)
         return commits
 
-    def _decide_one(self, one: _Pending, picture: Picture) -> _Commit | None:
+    def _decide_one(self, one: _Pending, picture: Picture, now_ms: int) -> _Commit | None:
         job, partition = one.job, one.partition
         view = _view(picture, job)
-        now_ms = max(picture.now_ms, self._clock.now_ms())
         try:
             changes = job.decide(view, now_ms)
         except NotLoaded as more:
