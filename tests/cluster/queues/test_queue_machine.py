@@ -236,7 +236,8 @@ class QueueMachine(RuleBasedStateMachine):
         for held in self.held:
             await self.keeper.compact(held)
             left = await self.lab.keys(held.partition)
-            assert {name for name in left if not name.startswith(("run:", "rate:"))} == {"lease", "gen"}
+            # The first claim that finds work tells the partition its server.
+            assert {name for name in left if not name.startswith(("run:", "rate:"))} - {"gen"} == {"lease"}
 
 
 SETTINGS = hypothesis.settings(
