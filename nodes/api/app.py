@@ -1,30 +1,25 @@
-"""The Quart application: converts between ASGI and the pipeline, and reads bodies safely.
+"""The ASGI application: converts between ASGI and the pipeline, and reads bodies safely.
 
 A body has to arrive in time (:class:`BodyLimits`), and is refused before it is read when it is
 declared too large. While a handler waits (a parked poll), the connection is watched: a client that
-leaves cancels it.
+leaves cancels it. Quart serves what is no HTTP request: the application's start and end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 import trio
-from hypercorn.typing import ASGISendCallable, ASGISendEvent, HTTPScope
-from quart import Request as QuartRequest
-from quart import Response as QuartResponse
-from quart import request as current
+from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, HTTPScope
 from quart_trio import QuartTrio
-from quart_trio.asgi import TrioASGIHTTPConnection
-from werkzeug.datastructures import Headers
-from werkzeug.exceptions import RequestEntityTooLarge
 
 from cluster.errors import Refused
 from nodes.api import guards
 from nodes.api.limits import SEND_SECONDS, BodyLimits
-from nodes.api.messages import Request, Response
+from nodes.api.messages import Headers, Request, Response
+from nodes.api.serving import Asgi
 
 NOTICE_CHECKPOINTS: Final = 4
 """Turns of the event loop after which the end of a connection that the kernel knows of is known here."""
@@ -40,30 +35,8 @@ class Answering(Protocol):
     def refuse(self, request: Request, refusal: Refused) -> Response: ...
 
 
-class _Answer(QuartResponse):
-    """An answer that somebody may have to hear of when it cannot be sent."""
-
-    undelivered: Callable[[], None] | None = None
-
-
-class _Connection(TrioASGIHTTPConnection):
-    """Lets an HTTP/1 answer be sent to its end.
-
-    Hypercorn reports a disconnect as soon as a response is complete, and closes the connection only
-    after that. Quart-Trio would cancel the sending then, and a connection that has to be closed
-    would stay open for ever. HTTP/2 streams do not own their connection, and the end of a stream
-    that waits for the client's window comes only by that cancellation.
-    """
-
-    async def handle_request(  # type: ignore[override]  # as in the base class, see there
-        self, nursery: trio.Nursery, request: QuartRequest, send: ASGISendCallable
-    ) -> None:
-        response = await self.app.handle_request(request)
-        if isinstance(response, _Answer) and response.undelivered is not None:
-            send = _unless_left(send, nursery, response.undelivered)
-        with trio.move_on_after(SEND_SECONDS, shield=request.http_version.startswith("1")):
-            await self._send_response(send, response)
-        nursery.cancel_scope.cancel()
+class _ClientLeft(Exception):
+    """The connection, or the stream, ended before the whole body was here."""
 
 
 def create_app(
@@ -72,23 +45,21 @@ def create_app(
     body_limits: BodyLimits = _DEFAULT_LIMITS,
     *,
     is_leaving: Callable[[], bool] = lambda: False,
-) -> QuartTrio:
+) -> Asgi:
     """An ASGI application that answers every request through ``pipeline``.
 
     Once ``is_leaving`` each answer tells its client to use another connection for the next request, so
     that none is sent into a connection that is about to be closed.
     """
-    app = QuartTrio("headrace")
-    app.asgi_http_class = _Connection
-    app.config["RESPONSE_TIMEOUT"] = None
-    app.config["BODY_TIMEOUT"] = None
-    app.config["MAX_CONTENT_LENGTH"] = max_body_bytes
+    rest = QuartTrio("headrace")
 
-    # Before routing, because Quart's own routes and redirects must never answer: the pipeline's
-    # table is the only one.
-    @app.before_request
-    async def answer() -> QuartResponse:
-        scope = cast(HTTPScope, current.scope)
+    async def serve(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await answer(scope, receive, send)
+        else:
+            await rest(scope, receive, send)
+
+    async def answer(scope: HTTPScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         head = Request(
             scope["method"],
             scope.get("raw_path", b"") or scope["path"].encode(),
@@ -96,21 +67,63 @@ def create_app(
             tuple(scope["headers"]),
             client=_address(scope),
         )
+        refusal: Refused | None = None
         try:
-            body = await _read_body(head, max_body_bytes, body_limits)
-        except Refused as refusal:
-            response = pipeline.refuse(head, refusal)
-            # The rest of the body was not read, so nothing else can follow on this connection.
-            is_last = True
-        else:
-            request = replace(head, body=body)
-            response = await pipeline.handle(request)
-            is_last = is_leaving()
-        if is_last and scope["http_version"].startswith("1"):
-            response.headers.append((b"connection", b"close"))
-        return _convert(response)
+            body = await _read_body(head, receive, max_body_bytes, body_limits)
+        except _ClientLeft:
+            return
+        except Refused as error:
+            refusal = error
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_watch, receive, nursery.cancel_scope)
+            if refusal is None:
+                response = await pipeline.handle(replace(head, body=body))
+            else:
+                response = pipeline.refuse(head, refusal)
+            is_http1 = scope["http_version"].startswith("1")
+            # When the rest of the body was not read, nothing else can follow on this connection.
+            if is_http1 and (refusal is not None or is_leaving()):
+                response.headers.append((b"connection", b"close"))
+            if response.undelivered is not None:
+                send = _unless_left(send, nursery, response.undelivered)
+            # Hypercorn reports a disconnect as soon as an HTTP/1 response is complete, and closes the
+            # connection only after that; were the sending cancelled then, it would stay open for ever.
+            # HTTP/2 streams do not own their connection, and the end of one that waits for the client's
+            # window comes only by that cancellation.
+            with trio.move_on_after(SEND_SECONDS, shield=is_http1):
+                await _send(send, response)
+            nursery.cancel_scope.cancel()
 
-    return app
+    return serve
+
+
+async def _watch(receive: ASGIReceiveCallable, scope: trio.CancelScope) -> None:
+    """Cancel what is done for a client that leaves; what it sends meanwhile is of no use."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()
+
+
+async def _send(send: ASGISendCallable, response: Response) -> None:
+    await send(
+        {
+            "type": "http.response.start",
+            "status": response.status,
+            "headers": _sized(response),
+            "trailers": False,
+        }
+    )
+    await send({"type": "http.response.body", "body": response.body, "more_body": False})
+
+
+def _sized(response: Response) -> Headers:
+    """The headers of an answer: a 204 has no length, an answer to HEAD brings its own."""
+    if response.status == 204:
+        without = (b"content-length", b"content-type")
+        return [header for header in response.headers if header[0] not in without]
+    if response.header(b"content-length") is not None:
+        return response.headers
+    return [*response.headers, (b"content-length", b"%d" % len(response.body))]
 
 
 def _address(scope: HTTPScope) -> str | None:
@@ -143,35 +156,22 @@ def _unless_left(
     return guarded
 
 
-async def _read_body(head: Request, limit: int, speed: BodyLimits) -> bytes:
+async def _read_body(head: Request, receive: ASGIReceiveCallable, limit: int, speed: BodyLimits) -> bytes:
+    """The whole body. Raises Refused when it is too large or too slow, and _ClientLeft."""
     guards.check_framing(head)
     if (head.content_length or 0) > limit:
         raise guards.too_large(limit)
     body = bytearray()
     began = trio.current_time()
-    try:
-        with trio.CancelScope(deadline=began + speed.allowed(0)) as scope:
-            async for chunk in current.body:
-                body += chunk
-                if len(body) > limit:
-                    raise guards.too_large(limit)
-                scope.deadline = began + speed.allowed(len(body))
-    except RequestEntityTooLarge:
-        raise guards.too_large(limit) from None
-    if scope.cancelled_caught:
-        raise Refused("request_timeout", "The request body arrived too slowly.", status=408)
-    return bytes(body)
-
-
-def _convert(response: Response) -> QuartResponse:
-    headers = Headers([(name.decode("latin-1"), value.decode("latin-1")) for name, value in response.headers])
-    converted = _Answer(response.body, response.status, headers)
-    converted.undelivered = response.undelivered
-    # Quart counts the body it was given: right but for HEAD, and a 204 must not have a length.
-    declared = response.header(b"content-length")
-    if declared is not None:
-        converted.headers["content-length"] = declared.decode()
-    if response.status == 204:
-        del converted.headers["content-length"]
-        converted.headers.pop("content-type", None)
-    return converted
+    with trio.CancelScope(deadline=began + speed.allowed(0)) as scope:
+        while True:
+            event = await receive()
+            if event["type"] != "http.request":
+                raise _ClientLeft
+            body += event["body"]
+            if len(body) > limit:
+                raise guards.too_large(limit)
+            if not event["more_body"]:
+                return bytes(body)
+            scope.deadline = began + speed.allowed(len(body))
+    raise Refused("request_timeout", "The request body arrived too slowly.", status=408)
