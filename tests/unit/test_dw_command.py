@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -196,6 +198,70 @@ def test_who_forgot_the_token_is_told_where_it_goes(
     (line,) = capsys.readouterr().err.splitlines()
     assert "does not know this token" in line
     assert "wrong-one" not in line
+
+
+NONSENSE = [
+    b"[]",
+    b'{"workflows": [1]}',
+    b'{"workflows": "x"}',
+    b'{"workflows": {"a": 1}}',
+    b'{"workflows": [null]}',
+    b"\xff\xfe",
+    b"",
+]
+
+
+@pytest.mark.parametrize("output", [(), ("--json",)])
+@pytest.mark.parametrize("content", NONSENSE)
+def test_an_answer_without_sense_is_no_traceback(
+    answer: Callable[[Handler], None], content: bytes, output: tuple[str, ...]
+) -> None:
+    """As of a server that is another program's."""
+    answer(lambda _: httpx.Response(200, content=content))
+    assert run("workflow:list", *output) in (ExitCode.OK, ExitCode.SERVER)
+    for command in ("doctor", "task-queue:list", "workflow:describe x", "schedule:describe x", "server:info"):
+        assert run(*command.split(), *output) != ExitCode.OK or content.startswith(b"{")
+
+
+def test_members_of_the_wrong_type_are_named(
+    answer: Callable[[Handler], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer(lambda _: httpx.Response(200, content=b'{"workflows": [1]}'))
+    assert run("workflow:list") == ExitCode.SERVER
+    shown = capsys.readouterr().err
+    assert shown.startswith(
+        f"dw: the answer of {URL} makes no sense to dw (AttributeError); is this the address"
+    )
+    assert shown.count("\n") == 1
+
+
+def test_an_answer_that_cannot_be_decoded_is_one_line(
+    answer: Callable[[Handler], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(request: httpx.Request) -> httpx.Response:
+        raise httpx.DecodingError("incorrect header check", request=request)
+
+    answer(broken)
+    assert run("workflow:list") == ExitCode.NETWORK
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_bytes_that_are_no_text_are_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("workflow:describe", b"w\xff".decode("utf-8", "surrogateescape")) == ExitCode.REFUSED
+    assert "use a UTF-8 locale" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "nodes.cli.dw", "completion", "bash"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, "dw: [Errno 28] No space left on device\n")
 
 
 def test_a_server_that_is_away_or_slow(answer: Callable[[Handler], None]) -> None:

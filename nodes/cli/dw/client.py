@@ -110,7 +110,7 @@ class ApiClient:
             ) from error
         except httpx.UnsupportedProtocol as error:
             raise wrong_usage(f"{self._server} is no http:// or https:// URL") from error
-        except (httpx.TransportError, httpx.InvalidURL, UnicodeError) as error:
+        except (httpx.RequestError, httpx.InvalidURL, UnicodeError) as error:
             raise CallFailed(
                 f"cannot reach {self._server}: {error}",
                 ExitCode.NETWORK,

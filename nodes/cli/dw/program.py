@@ -6,11 +6,13 @@ import difflib
 import importlib
 import inspect
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cache
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -48,6 +50,8 @@ MODULES: Final = (
 """One module for each noun, in the order in which the help shows them."""
 
 WATCH_SECONDS: Final = 2.0
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+"""What Python makes of bytes on the command line that the locale's encoding does not know."""
 
 _PANEL: Final = "Connection and output"
 
@@ -114,8 +118,15 @@ class _Program:
             _report(failure, entry, dw)
             raise typer.Exit(failure.code) from None
         except BrokenPipeError:
-            # Whoever read has enough; nothing more may be written, not even by the interpreter's end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _write_no_more()  # whoever read has enough
+        except OSError as error:
+            _write_no_more()
+            complain(str(error))
+            raise typer.Exit(ExitCode.FAILURE) from None
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            # Members were missing, or of another type than this server gives them.
+            _report(_not_understood(dw, error), entry, dw)
+            raise typer.Exit(ExitCode.SERVER) from None
         except Finished as end:
             raise typer.Exit(end.code) from None
         finally:
@@ -131,6 +142,19 @@ class _Program:
             timeout=flags.timeout or TIMEOUT_SECONDS,
         )
         return connection, client
+
+
+def _write_no_more() -> None:
+    """Nothing more goes to standard output, not even at the interpreter's end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _not_understood(dw: Dw, error: Exception) -> CallFailed:
+    return CallFailed(
+        f"the answer of {dw.connection.server} makes no sense to dw ({type(error).__name__})",
+        ExitCode.SERVER,
+        advice=("is this the address of a durable workflow server?", "dw upgrade compares the releases"),
+    )
 
 
 def _watch(dw: Dw, entry: Command, given: Mapping[str, Any], interval: float) -> None:
@@ -270,6 +294,12 @@ def _namespace(dw: Dw) -> str | None:
 
 def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run one command; returns what to exit with."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # for what the locale has no letters for
+    if any(_SURROGATE.search(word) for word in argv):
+        complain("an argument is not text in the encoding of this locale; use a UTF-8 locale")
+        return ExitCode.REFUSED
     try:
         command = typer.main.get_command(application())
         code = command.main(
