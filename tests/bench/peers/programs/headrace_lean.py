@@ -55,9 +55,11 @@ async def hold() -> None:
 
 
 def decide(task: dict[str, Any]) -> dict[str, Any]:
-    """The output for a step whose input is ``[due, steps left]``, perhaps with a payload."""
-    due, left, *_payload = task["input"]
+    """The output for a step whose input is ``[due, steps left]``; with a payload it is one of many."""
+    due, left, *payload = task["input"]
     note(due)
+    if payload:
+        return {"decision": {"dead_end": True}}
     if left > 1:
         return {"decision": {"next": [{"step_type": "run", "input": [due, left - 1]}]}}
     return {"decision": {"complete": None}}
