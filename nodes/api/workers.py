@@ -107,7 +107,8 @@ def _scalars(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _interval(given: Any) -> int | None:
-    return given if isinstance(given, int) and 0 < given <= _LONGEST_INTERVAL else None
+    is_number = isinstance(given, int) and not isinstance(given, bool)
+    return given if is_number and 0 < given <= _LONGEST_INTERVAL else None
 
 
 async def register(call: Call) -> Reply:

@@ -132,6 +132,9 @@ def _environment(layout: Layout) -> Mapping[str, str]:
         "DW_WORKFLOW_TASK_TIMEOUT": str(LEASE_SECONDS),
         "DW_TASK_QUEUE_ADMISSION_OVERRIDES": json.dumps(limits),
         "HEADRACE_DURABILITY": layout.promised,
+        # A node may come back while Redis is still frozen or loading.
+        "DW_BOOTSTRAP_RETRIES": "20",
+        "DW_BOOTSTRAP_DELAY_SECONDS": "1",
     }
 
 

@@ -56,6 +56,7 @@ _SUMMARIES: Final[Mapping[str, str]] = {
     "GET /api/ready": "Should this node be sent requests?",
     "GET /api/cluster/info": "What this server can do, for clients that adapt to it",
     "GET /api/nodes": "List the nodes and what they have to do",
+    "GET /api/system/store": "Check again whether Redis is set up as it must be",
     "GET /api/partitions": "List the partitions, who keeps them, and what waits there",
     "GET /api/namespaces": "List namespaces",
     "POST /api/namespaces": "Create a namespace",

@@ -266,3 +266,13 @@ async def test_a_registration_elsewhere_is_heard(client: Client) -> None:
     assert moved is not None
     assert moved.task_queue == "elsewhere"
     assert await client.node.workers.get("default", "w1") is None
+
+
+@pytest.mark.parametrize("interval", [True, "10", 0, -1, 10**9, None])
+async def test_a_strange_interval_of_heartbeats_is_left_out(client: Client, interval: Any) -> None:
+    """It is only shown, so it is no reason to refuse a worker; and the registration stays readable."""
+    for _ in range(2):
+        assert (await _register(client, heartbeat_interval_seconds=interval)).status == 201
+    worker = await client.node.workers.get("default", "w1")
+    assert worker is not None
+    assert worker.heartbeat_interval_seconds is None
