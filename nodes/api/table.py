@@ -92,8 +92,10 @@ def _workflows(
     )
 
 
-def _control(method: str, path: str, roles: frozenset[Role], handler: Handler) -> Route:
-    return Route(method, f"/api/{path}", Plane.CONTROL, handler, roles)
+def _control(
+    method: str, path: str, roles: frozenset[Role], handler: Handler, *, for_workers: bool = False
+) -> Route:
+    return Route(method, f"/api/{path}", Plane.CONTROL, handler, roles, for_workers=for_workers)
 
 
 def _cluster(path: str, handler: Handler) -> Route:
@@ -134,6 +136,7 @@ ROUTES: Final = (
         ANYONE,
         versioned=False,
         scoped=False,
+        for_workers=True,
     ),
     _cluster("nodes", cluster_views.list_nodes),
     _cluster("partitions", cluster_views.list_partitions),
@@ -190,7 +193,7 @@ ROUTES: Final = (
     _control("POST", "activities", OPERATORS, standalone.start),
     _control("GET", "activities/{activity_id}", OPERATORS, standalone.describe),
     _control("GET", "flows", OPERATORS, flows.list_flows),
-    _control("POST", "flows", OPERATORS, flows.start),
+    _control("POST", "flows", OPERATORS, flows.start, for_workers=True),
     _control("GET", "flows/{flow_id}", OPERATORS, flows.describe),
     _control("GET", "flows/{flow_id}/wait", OPERATORS, flows.wait),
     _control("GET", "flows/{flow_id}/steps", OPERATORS, flows.steps),

@@ -26,7 +26,9 @@ def worker_port(client: Client) -> Client:
 
 def test_workers_find_all_of_their_routes_there() -> None:
     others = {f"{route.method} {route.template}" for route in SERVED if route.plane is not Plane.WORKER}
-    assert others == {"POST /api/workflows", "GET /api/health", "GET /api/live", "GET /api/ready"}
+    starts = {"POST /api/workflows", "POST /api/flows"}
+    asked_first = {"GET /api/cluster/info", "GET /api/health", "GET /api/live", "GET /api/ready"}
+    assert others == starts | asked_first
     assert all(route.for_workers for route in ROUTES if route.plane is Plane.WORKER)
 
 
