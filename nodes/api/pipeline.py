@@ -6,6 +6,7 @@ wrong role therefore never learns whether a namespace exists. Nothing here knows
 
 from __future__ import annotations
 
+import re
 import time
 import traceback
 from dataclasses import dataclass, field
@@ -266,8 +267,9 @@ class Pipeline:
     def _unexpected(self, exchange: Exchange, error: Exception) -> Response:
         # The text of an exception may quote a payload, so only its type and place are logged.
         frames = traceback.extract_tb(error.__traceback__)[-8:]
-        # What Redis says of a command it refuses names a script, a key's type or a missing right.
-        said = {"said": str(error)} if isinstance(error, StoreRefused) else {}
+        # The code alone (WRONGTYPE, NOPERM): the rest of what Redis says may quote what it was sent.
+        code = _REDIS_CODE.search(str(error)) if isinstance(error, StoreRefused) else None
+        said = {} if code is None else {"said": code[0]}
         log.error(
             "request_failed",
             route=exchange.template,
@@ -281,6 +283,7 @@ class Pipeline:
         )
 
 
+_REDIS_CODE: Final = re.compile(r"\b[A-Z]{4,}\b")
 _STORE_TEXTS: Final = {
     "store_durability_lost": "The store would not keep what durability promises; nothing was done.",
     "store_recovering": "The store was restarted or replaced; work is handed out again in a moment.",

@@ -62,6 +62,7 @@ schema = schemathesis.openapi.from_dict(build(ROUTES))
 def served(shared_servers: SharedServers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     environ = {"HEADRACE_KEY_PREFIX": f"c{uuid4().hex[:8]}", "DW_WORKER_POLL_TIMEOUT": "0"}
     environ["DW_QUERY_TASK_TIMEOUT"] = "1"
+    environ["DW_V2_UPDATE_WAIT_COMPLETION_TIMEOUT_SECONDS"] = "1"
     directory = tmp_path_factory.mktemp("served")
     with make_cluster(1, shared_servers.get("valkey").url, directory, environ) as made:
         trio.run(made.start)

@@ -238,6 +238,7 @@ async def test_a_malformed_query_is_refused(client: Client) -> None:
         (StoreFull("secret"), 503),
         (NotDurable("secret"), 503),
         (StoreRefused("secret"), 500),
+        (StoreRefused("WRONGTYPE secret"), 500),
         (ValueError("secret"), 500),
     ],
 )
