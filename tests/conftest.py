@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, settings
 from cluster.store.store import Store, open_store
 from tests.servers import KINDS, Server, run_server
 
-
 # A busy machine is no reason to fail: how long an example takes says nothing about what is tested.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
