@@ -59,14 +59,11 @@ async def test_a_minute_gives_no_more_than_its_limit_whatever_the_nodes_clocks_s
                 await eventually(lambda: redis.time()[0] % 60 <= 45, within=30)
 
             async def take(wire: Wire) -> None:
-                """Empty this minute, then wait for what the next one gives."""
-                while (task := await wire.poll("workflow", "w", "q", seconds=0)) is not None:
-                    taken.append(task)
-                parked = await wire.poll("workflow", "w", "q", seconds=60)
-                assert parked is not None
-                taken.append(parked)
-                while (task := await wire.poll("workflow", "w", "q", seconds=0)) is not None:
-                    taken.append(task)
+                """Ask on until two minutes gave what they may; what comes beside it counts too."""
+                while len(taken) < 2 * LIMIT:
+                    task = await wire.poll("workflow", "w", "q", seconds=2)
+                    if task is not None:
+                        taken.append(task)
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(take, here)
