@@ -1,12 +1,13 @@
-"""Long silence through HAProxy, scaled down: pings and pongs keep a stream alive, and nothing else would.
+"""Long silence through HAProxy: pings and pongs keep a stream alive, and nothing else would (R82, R83).
 
-The proxy cuts what is idle for a few seconds, the node pings twice a second (R82, R83).
+Scaled down, the proxy cuts what is idle for a few seconds and the node pings twice a second; the one test
+marked ``chaos`` takes ten minutes, with the usual pings and a proxy that waits 45 s.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import h2.config
@@ -14,6 +15,18 @@ import h2.connection
 import pytest
 import trio
 
+from headrace import (
+    Client,
+    Decision,
+    Flow,
+    MethodOptions,
+    RetryPolicy,
+    StepContext,
+    StepOptions,
+    Worker,
+    complete,
+    step,
+)
 from tests.cluster_processes import TOP, Cluster, make_cluster, wait_ready
 from tests.conftest import SharedServers
 from tests.e2e.streams.test_streams import COMPLETE, client, start
@@ -21,22 +34,29 @@ from tests.stream_client import CARRIERS, HEADERS, connect
 
 IDLE_SECONDS = 3
 SILENCE = 2.5 * IDLE_SECONDS
+REAL_IDLE_SECONDS = 45
+REAL_SILENCE = 610
 USUAL = {"websocket": {"tunnel": "1h"}, "http2": {"client": "90s", "server": "90s"}}
 """The time-outs that concern a stream, and what deploy/haproxy.cfg sets them to."""
 
 
 @asynccontextmanager
 async def impatient(
-    shared_servers: SharedServers, directory: Path, prefix: str, carrier: str, ping_interval: str
+    shared_servers: SharedServers,
+    directory: Path,
+    prefix: str,
+    ping_interval: str,
+    *carriers: str,
+    patience: int = IDLE_SECONDS,
 ) -> AsyncIterator[Cluster]:
-    """One node behind an HAProxy that cuts idle streams soon."""
+    """One node behind an HAProxy that cuts streams over ``carriers`` that idle for ``patience`` seconds."""
     settings, rules = directory / "headrace.yaml", directory / "haproxy.cfg"
     settings.write_text(f"matching:\n  pingInterval: {ping_interval}\n")
     text = (TOP / "deploy/haproxy.cfg").read_text()
-    for name, usual in USUAL[carrier].items():
+    for name, usual in [item for carrier in carriers for item in USUAL[carrier].items()]:
         line = f"timeout {name} {usual}"
         assert text.count(line) == 1
-        text = text.replace(line, f"timeout {name} {IDLE_SECONDS}s")
+        text = text.replace(line, f"timeout {name} {patience}s")
     # Until it has looked, the proxy takes nodes for up that are not there.
     absent = ("server node-2", "server node-3")
     rules.write_text("".join(line for line in text.splitlines(True) if not line.strip().startswith(absent)))
@@ -56,7 +76,7 @@ async def test_r82_r83_streams_outlive_the_proxys_patience(
 ) -> None:
     """One stream idles, one runs a handler that says nothing; both for longer than the proxy waits."""
     async with (
-        impatient(shared_servers, tmp_path, prefix, carrier, "500ms") as cluster,
+        impatient(shared_servers, tmp_path, prefix, "500ms", carrier) as cluster,
         client(cluster) as http,
         connect(cluster.url, carrier) as busy,
         connect(cluster.url, carrier) as idle,
@@ -82,12 +102,61 @@ async def test_without_pings_the_proxy_does_cut_them(
 ) -> None:
     """What the test above rests on."""
     async with (
-        impatient(shared_servers, tmp_path, prefix, carrier, "1m") as cluster,
+        impatient(shared_servers, tmp_path, prefix, "1m", carrier) as cluster,
         connect(cluster.url, carrier) as worker,
     ):
         await worker.hello(f"w-{queue}", queue)
         await worker.open(1)
         await worker.wait_ended(within=4 * IDLE_SECONDS)
+
+
+ONE_ATTEMPT = RetryPolicy(maximum_attempts=1)
+PATIENT = {"execute": {"heartbeat_timeout_seconds": 3600, "retry": {"maximum_attempts": 1}}}
+
+
+class Silent(Flow):
+    """Its only step says nothing for as long as its input tells."""
+
+    @step(options=StepOptions(execute=MethodOptions(heartbeat_timeout=3600, retry=ONE_ATTEMPT)))
+    async def wait(self, ctx: StepContext, seconds: float) -> Decision:
+        await trio.sleep(seconds)
+        return complete({"attempt": ctx.attempt})
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(REAL_SILENCE + 120)
+async def test_r82_r83_ten_minutes_of_silence_through_a_proxy_that_waits_45_seconds(
+    shared_servers: SharedServers, tmp_path: Path, prefix: str, queue: str
+) -> None:
+    """Of streams that idle and of handlers that run, over both carriers and in the worker library."""
+    silent = type("Silent", (Silent,), {"name": f"{queue}-silent"})
+    async with (
+        impatient(shared_servers, tmp_path, prefix, "20s", *CARRIERS, patience=REAL_IDLE_SECONDS) as cluster,
+        client(cluster) as http,
+        AsyncExitStack() as streams,
+    ):
+        library = await streams.enter_async_context(Worker(cluster.url, [silent], max_concurrent_tasks=2))
+        await library.wait_pull_registered()
+        handle = await streams.enter_async_context(Client(cluster.url))
+        flow = await handle.start(silent, input=REAL_SILENCE)
+        workers = []
+        for carrier in CARRIERS:
+            for kind in ("busy", "idle"):
+                worker = await streams.enter_async_context(connect(cluster.url, carrier))
+                await worker.hello(f"{kind}-{carrier}-{queue}", f"{queue}-{carrier}-{kind}")
+                await worker.open(1)
+                workers.append(worker)
+        tasks = {}
+        for worker, carrier in zip(workers[::2], CARRIERS, strict=True):
+            await start(http, f"{queue}-{carrier}-busy", options=PATIENT)
+            tasks[carrier] = await worker.next("task")
+        await trio.sleep(REAL_SILENCE)
+        assert not any(worker.ended for worker in workers)
+        for busy, idle, carrier in zip(workers[::2], workers[1::2], CARRIERS, strict=True):
+            assert (await busy.complete(tasks[carrier], COMPLETE))["accepted"]
+            await start(http, f"{queue}-{carrier}-idle")
+            assert (await idle.next("task"))["task"]["attempt"] == 1
+        assert (await flow.result()) == {"attempt": 1}
 
 
 async def test_1100_streams_on_one_connection_do_not_hurt_the_node(cluster: Cluster, queue: str) -> None:
