@@ -191,7 +191,7 @@ class Connection:
     def _register(self, number: int, kind: SlotKind) -> None:
         worker = self._worker
         if worker is None:
-            self.core.reject(number, "invalid_registration", "The worker was refused.", permanent=True)
+            # It is refused as a whole, and was told so.
             return
         refusal = self._hub.refusal(worker)
         if refusal is not None:

@@ -127,11 +127,12 @@ class ConnectionCore:
     max_bytes: int
     phase: Phase = Phase.OPENING
     failure: ProtocolError | None = None
-    """Set when the connection has to end because the worker broke the protocol."""
+    """Set when the connection has to end because the worker broke the protocol; told last of all."""
     unsent_bytes: int = 0
     _slots: dict[int, _Slot] = field(default_factory=dict)
     _asked: set[int] = field(default_factory=set)
     _highest: int = 0
+    _owes_error: bool = False
     _out: deque[bytes] = field(default_factory=deque)
 
     # -- what comes -------------------------------------------------------------------------
@@ -151,15 +152,16 @@ class ConnectionCore:
         return events
 
     def fail(self, error: ProtocolError) -> None:
-        """Tell the worker why the connection ends; the first reason counts."""
+        """Tell the worker why the connection ends, after all other frames; the first reason counts."""
         if self.failure is None:
             self.failure = error
-            self._send(Error(reason=error.reason, message=error.message))
+            self._owes_error = self.phase is not Phase.ENDED
 
     def end(self) -> list[Event]:
         """The carrier is gone, for whatever reason."""
         self.phase = Phase.ENDED
         self._out.clear()
+        self._owes_error = False
         self.unsent_bytes = 0
         events: list[Event] = []
         self._asked.clear()
@@ -251,10 +253,10 @@ class ConnectionCore:
                 raise ProtocolError("slot_reused", f"Slot {number} is not greater than all before.")
             case Action.REGISTER:
                 self._highest = number
+                self._asked.add(number)
                 if self.phase is Phase.LEAVING:
                     self.reject(number, "node_leaving", "This node is about to stop.", permanent=False)
                 else:
-                    self._asked.add(number)
                     events.append(OpenAsked(number, kind))
             case Action.REFUSE:
                 self._send(Confirmed(slot=number, attempt_id=attempt_id, accepted=False, reason="stale"))
@@ -288,6 +290,7 @@ class ConnectionCore:
     def welcome(
         self, *, session: str, connection: str, namespace: str, max_concurrent_tasks: int, ping_ms: int
     ) -> None:
+        """Answer ``hello``. Goes before whatever the rest of hello's message has already caused."""
         self._send(
             Welcome(
                 version=VERSION,
@@ -297,7 +300,8 @@ class ConnectionCore:
                 max_concurrent_tasks=max_concurrent_tasks,
                 ping_interval_ms=ping_ms,
                 limits=limits(self.max_bytes),
-            )
+            ),
+            first=True,
         )
 
     def register(self, slot: int) -> bool:
@@ -312,8 +316,10 @@ class ConnectionCore:
     def reject(
         self, slot: int | None, reason: str, message: str, *, permanent: bool, retry_after_ms: int = 0
     ) -> None:
-        """Refuse a slot, or with None the whole worker."""
+        """Refuse a slot, unless it is not wanted any more, or with None the whole worker."""
         if slot is not None:
+            if slot not in self._asked:
+                return
             self._asked.discard(slot)
         self._send(
             Rejected(
@@ -322,7 +328,8 @@ class ConnectionCore:
                 message=message,
                 permanent=permanent,
                 retry_after_ms=retry_after_ms or msgspec.UNSET,
-            )
+            ),
+            first=slot is None,
         )
 
     def hand_out(self, slot: int, attempt_id: str, task: bytes) -> bool:
@@ -400,7 +407,7 @@ class ConnectionCore:
 
     def take(self) -> bytes | None:
         """The next message to send, or None."""
-        if not self._out:
+        if not self._out and not self._owes_error:
             return None
         parts: list[bytes] = []
         size = 0
@@ -408,14 +415,20 @@ class ConnectionCore:
             parts.append(self._out.popleft())
             size += len(parts[-1])
         self.unsent_bytes -= size
+        if self._owes_error and not self._out and self.failure is not None:
+            self._owes_error = False
+            parts.append(encode(Error(reason=self.failure.reason, message=self.failure.message)))
         return b"[" + b",".join(parts) + b"]"
 
-    def _send(self, frame: NodeFrame) -> None:
+    def _send(self, frame: NodeFrame, *, first: bool = False) -> None:
         if self.phase is Phase.ENDED:
             return
         data = encode(frame)
         self.unsent_bytes += len(data)
-        self._out.append(data)
+        if first:
+            self._out.appendleft(data)
+        else:
+            self._out.append(data)
 
     def _close(self, slot: int, reason: CloseReason) -> None:
         del self._slots[slot]

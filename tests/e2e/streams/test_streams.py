@@ -114,6 +114,20 @@ async def test_breaking_the_protocol_ends_the_connection(cluster: Cluster) -> No
             assert worker.carrier.closed == code
 
 
+@pytest.mark.parametrize("carrier", CARRIERS)
+async def test_welcome_is_the_first_frame_though_hello_came_with_others(
+    cluster: Cluster, carrier: str, queue: str
+) -> None:
+    hello = {"type": "hello", "worker_id": f"w-{queue}", "flow_types": [{"name": queue}]}
+    slots = [{"type": "open", "slot": slot, "kind": "step_and_rpc"} for slot in (1, 2)]
+    closed, odd = {"type": "half_close", "slot": 1}, {"type": "half_close", "slot": 9}
+    async with connect(cluster.url, carrier) as worker:
+        await worker.send(hello | {"task_limit": 2, "reserved_rpc_slots": 0}, slots[0], closed, slots[1], odd)
+        await worker.wait_ended()
+        told = [frame["type"] for frame in worker.frames]
+        assert told == ["welcome", "closed", "registered", "error"]
+
+
 async def test_rpcs_without_workers_are_unavailable(cluster: Cluster, queue: str) -> None:
     async with client(cluster) as http:
         flow_id = await start(http, queue)

@@ -25,6 +25,11 @@ from tests.unit.streams.cores import (
     sent,
 )
 
+
+def welcome(core: ConnectionCore) -> None:
+    core.welcome(session="s", connection="s/1", namespace="n", max_concurrent_tasks=2, ping_ms=1000)
+
+
 OPEN = {"type": "open", "slot": 1, "kind": "step_and_rpc"}
 
 
@@ -76,6 +81,29 @@ def test_a_malformed_message_has_no_effect() -> None:
     core = core_in(SlotState.BUSY)
     assert core.receive(message(frame(Received.OUTPUT_SAME), {"type": "nonsense"})) == []
     assert core.state(SLOT) is SlotState.BUSY
+
+
+def test_welcome_goes_before_all_that_the_message_of_hello_caused() -> None:
+    core = ConnectionCore(MAX_BYTES)
+    closed, stale = {"type": "half_close", "slot": 1}, frame(Received.OUTPUT_SAME) | {"slot": 2}
+    events = core.receive(message(HELLO, OPEN, closed, {**OPEN, "slot": 2}, stale, HELLO))
+    welcome(core)
+    for event in events:
+        if isinstance(event, OpenAsked):
+            core.register(event.slot)
+    said = sent(core)
+    assert said[0]["type"] == "welcome"
+    assert sorted(f["type"] for f in said[1:-1]) == ["closed", "confirmed", "registered"]
+    assert (said[-1]["type"], said[-1]["reason"]) == ("error", "hello_repeated")
+
+
+def test_a_refused_hello_is_the_first_thing_that_is_told() -> None:
+    core = ConnectionCore(MAX_BYTES)
+    core.receive(message(HELLO, OPEN, {"type": "half_close", "slot": 1}))
+    core.reject(None, "invalid_registration", "text", permanent=True)
+    core.fail(ProtocolError("invalid_registration", "text"))
+    core.reject(1, "node_not_ready", "it is not wanted any more", permanent=False)
+    assert [f["type"] for f in sent(core)] == ["rejected", "closed", "error"]
 
 
 def test_a_slot_that_is_closed_before_its_registration() -> None:
