@@ -28,12 +28,21 @@ REFRESH_SECONDS: Final = 20.0
 
 
 class Declines:
-    """One per node. ``limit`` is ``matching.unsupportedTypeCacheEntries``."""
+    """One per node. ``limit`` is ``matching.unsupportedTypeCacheEntries``; ``changed`` is told of each worker
+    with streams here of whom more or less is known.
+    """
 
-    def __init__(self, store: Store, session: Callable[[], str], limit: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        session: Callable[[], str],
+        limit: int,
+        changed: Callable[[StreamWorker], None] = lambda _worker: None,
+    ) -> None:
         self._store = store
         self._session = session
         self._limit = limit
+        self._changed = changed
         self._workers: dict[str, StreamWorker] = {}
         self._entries: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._nursery: trio.Nursery | None = None
@@ -76,7 +85,9 @@ class Declines:
 
     def completed(self, worker: StreamWorker) -> None:
         """A worker completed a step: what was evicted may be offered to it again (R45)."""
-        worker.held_back.clear()
+        if worker.held_back:
+            worker.held_back.clear()
+            self._changed(worker)
 
     # -- memory -----------------------------------------------------------------------------
 
@@ -87,6 +98,7 @@ class Declines:
         worker.held_back.discard(item)
         worker.declined.add(item)
         self._entries[entry] = None
+        self._changed(worker)
         while len(self._entries) > self._limit:
             (key, oldest), _ = self._entries.popitem(last=False)
             self.evicted += 1

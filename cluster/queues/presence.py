@@ -1,13 +1,14 @@
 """Tells every partition which workers have shared streams on this node (rule C).
 
-Commits that make a step ready read it: a worker who is connected anywhere may be waited for, one who
-is not may not (R28, R30). Written only when the first shared stream of a worker comes and when the
-last one goes; then also the steps that wait for him go to their queues at once.
+Commits that make a step ready read it: a worker who is connected anywhere and whose slots can run the
+step may be waited for, others may not (R28, R30, R40). Written only when the first shared stream of a
+worker comes, when the last one goes, and when what they can run changes; then also the steps that would
+wait for him in vain go to their queues at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgpack
@@ -29,20 +30,21 @@ class Presence:
     def __init__(self, store: Store, session: Callable[[], str]) -> None:
         self._store = store
         self._session = session
-        self._wanted: set[str] = set()
-        self._written: dict[int, set[str]] = {}
+        self._wanted: dict[str, str] = {}
+        self._written: dict[int, dict[str, str]] = {}
         self._writer = ""
         self._changed = trio.Event()
         self._settled = trio.Event()
 
-    def arrived(self, worker: str) -> None:
-        """The first shared stream of a worker (``<namespace>:<worker>``, encoded) is open."""
-        self._wanted.add(worker)
-        self._ring()
+    def arrived(self, worker: str, abilities: str) -> None:
+        """A worker (``<namespace>:<worker>``, encoded) has shared streams, which can run that."""
+        if self._wanted.get(worker) != abilities:
+            self._wanted[worker] = abilities
+            self._ring()
 
     def left(self, worker: str) -> None:
         """The last shared stream of a worker is gone."""
-        self._wanted.discard(worker)
+        self._wanted.pop(worker, None)
         self._ring()
 
     def renewed(self) -> None:
@@ -86,34 +88,37 @@ class Presence:
         return all(done)
 
     async def _write_to(self, partition: int, session: str, done: list[bool]) -> None:
-        written = self._written.setdefault(partition, set())
+        written = self._written.setdefault(partition, {})
         while written != self._wanted:
-            arrived = list(self._wanted - written)[:CHUNK]
-            gone = list(written - self._wanted)[:CHUNK]
+            arrived = dict(list(self._wanted.items() - written.items())[:CHUNK])
+            gone = list(written.keys() - self._wanted.keys())[:CHUNK]
             try:
                 unfinished = await tell_presence(self._store, partition, session, arrived, gone)
             except StoreError as error:
                 log.debug("presence not written", partition=partition, reason=error.reason)
                 done.append(False)
                 return
-            written |= set(arrived)
-            written -= set(gone) - unfinished
+            written |= arrived
+            for worker in set(gone) - unfinished:
+                written.pop(worker, None)
         done.append(True)
 
 
 async def tell_presence(
-    store: Store, partition: int, session: str, arrived: Sequence[str], gone: Sequence[str]
+    store: Store, partition: int, session: str, arrived: Mapping[str, str], gone: Sequence[str]
 ) -> set[str]:
-    """Say who came to and left the node of ``session``; at most CHUNK each.
+    """Say who came to the node of ``session`` or can run other things now (worker -> abilities), and who
+    left it; at most CHUNK each.
 
     Returns those whose steps are not all in their queues yet: say again that they left. Raises Fenced
     when somebody arrived and the session is buried, StoreError.
     """
     keys = store.keys
+    packed = msgpack.packb([list(arrived.items()), list(gone)], use_bin_type=False)
     reply = await store.run(
         "presence",
         [keys.touch(partition)],
-        [keys.base(partition), keys.prefix, session, msgpack.packb([arrived, gone], use_bin_type=False)],
+        [keys.base(partition), keys.prefix, session, packed],
         idempotent=True,
     )
     if reply == b"FENCED":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -45,7 +46,8 @@ def item(kind: NameKind, flow_type: str, name: str) -> str:
 
 @dataclass(slots=True, eq=False)
 class StreamWorker:
-    """One worker id on this node. ``streams`` and ``shared`` count its open slots here.
+    """One worker id on this node. ``streams`` and ``shared`` count its open slots here, all and those for
+    steps by what they were registered with.
 
     ``declined`` are items of the shared memory; ``held_back`` ones that were evicted from it and are
     offered again only after the worker completed a step (R45).
@@ -54,7 +56,7 @@ class StreamWorker:
     namespace: str
     worker_id: str
     streams: int = 0
-    shared: int = 0
+    shared: Counter[Skills] = field(default_factory=Counter)
     declined: set[str] = field(default_factory=set)
     held_back: set[str] = field(default_factory=set)
     rests_until: float = 0.0

@@ -44,6 +44,7 @@ key                 type    holds; lifetime
 ``P:dead``          zset    buried sessions by burial time, kept 24 h
 ``P:on:<session>``  set     steps handed out over streams of a node; until the attempt ends
 ``P:wk:<ns>:<w>``   set     sessions of the nodes where a worker has shared streams; until they end
+``P:wt:<ns>:<w>``   hash    session of such a node -> what these streams can run; likewise
 ``P:ses:<session>`` set     ``<ns>:<worker>`` of the workers with shared streams on a node; likewise
 ``P:sch:<name>``    hash    schedule: version, definition, state, request ids; retention once deleted
 ``P:schh:<name>``   list    newest events of a schedule; as the schedule

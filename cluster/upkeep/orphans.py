@@ -123,4 +123,4 @@ class Orphanage:
                     attempts=len(left.tasks),
                 )
             if left.workers:
-                await tell_presence(self._store, held.partition, left.session, [], left.workers)
+                await tell_presence(self._store, held.partition, left.session, {}, left.workers)

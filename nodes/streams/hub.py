@@ -19,6 +19,7 @@ from cluster.clock import Clock
 from cluster.errors import StoreError
 from cluster.flows.finishing import ResultKind, StepResult, Verdict
 from cluster.membership.housekeeping import HeldPartition
+from cluster.queues.abilities import abilities
 from cluster.queues.barrier import Held
 from cluster.queues.declines import Declines
 from cluster.queues.hand_outs import HandedOut
@@ -121,7 +122,9 @@ class StreamHub:
         self.matching = matching
         self._max_message_bytes = max_message_bytes
         self._random = random
-        self.declines = Declines(store, self.session, matching.unsupported_type_cache_entries)
+        self.declines = Declines(
+            store, self.session, matching.unsupported_type_cache_entries, self._tell_abilities
+        )
         self.presence = Presence(store, self.session)
         self.orphanage = Orphanage(store, self._fail_orphans)
         self.served = Served(store, self.session, nodes)
@@ -363,9 +366,9 @@ class StreamHub:
         if worker.streams == 1:
             self.declines.arrived(worker)
         if slot.kind is SlotKind.STEP_AND_RPC:
-            worker.shared += 1
-            if worker.shared == 1:
-                self.presence.arrived(worker.key)
+            worker.shared[slot.skills] += 1
+            if worker.shared[slot.skills] == 1:
+                self._tell_abilities(worker)
         self.matcher.add(slot)
 
     def closed(self, slot: Slot) -> None:
@@ -375,12 +378,20 @@ class StreamHub:
         self._streams -= 1
         worker.streams -= 1
         if slot.kind is SlotKind.STEP_AND_RPC:
-            worker.shared -= 1
-            if not worker.shared:
-                self.presence.left(worker.key)
+            worker.shared[slot.skills] -= 1
+            if not worker.shared[slot.skills]:
+                del worker.shared[slot.skills]
+                self._tell_abilities(worker)
         if not worker.streams:
             self._workers.pop(worker.key, None)
             self.declines.left(worker)
+
+    def _tell_abilities(self, worker: StreamWorker) -> None:
+        """The slots of a worker that take steps are others now, or it was found to lack a type."""
+        if worker.shared:
+            self.presence.arrived(worker.key, abilities(worker, worker.shared))
+        else:
+            self.presence.left(worker.key)
 
     # -- attempts ---------------------------------------------------------------------------
 

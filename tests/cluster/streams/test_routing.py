@@ -24,7 +24,15 @@ PROMPT = 0.45
 """Below the sticky wait of the lab (0.6 s) and its peeks (1 s): what came so soon was sent for."""
 
 ONCE = {"execute": {"retry": {"maximum_attempts": 1}}}
+ONLY_A: Frame = {"name": "F", "step_types": ["a"]}
+ONLY_B: Frame = {"name": "F", "step_types": ["b"]}
+A_AND_B = {"decision": {"next": [{"step_type": "a"}, {"step_type": "b"}]}}
 FAN = {"decision": {"next": [{"step_type": "b"}, {"step_type": "b"}]}}
+
+
+def decline(task: Frame) -> Frame:
+    identity = {"slot": task["slot"], "attempt_id": task["task"]["attempt_id"]}
+    return {"type": "decline", **identity, "reason": "unsupported"}
 
 
 async def test_r28_the_worker_that_served_the_flow_gets_its_next_step(lab: StreamLab) -> None:
@@ -127,6 +135,62 @@ async def test_sticky_steps_are_offered_to_others_when_the_worker_lacks_the_type
         assert attempt(await w2.next("task", within=PROMPT))[0] == 1
 
 
+async def test_nobody_waits_for_a_busy_worker_whose_list_lacks_the_step(lab: StreamLab) -> None:
+    async with lab[0].worker("w1", ONLY_A) as w1, lab[1].worker("w2", ONLY_B) as w2:
+        await lab[0].start("F", "a")
+        await w1.complete(await w1.next("task"), A_AND_B)
+        assert (await w1.next("task"))["task"]["step_type"] == "a"
+        assert attempt(await w2.next("task", within=PROMPT)) == (1, 0)
+
+
+async def test_nobody_waits_for_a_busy_worker_that_declined_the_step(lab: StreamLab) -> None:
+    async with lab[0].worker("w1", "F") as w1:
+        await lab[0].start("F", "b", flow_id="odd")
+        odd = await w1.next("task")
+        await w1.send(decline(odd))
+        await w1.next("confirmed")
+        async with lab[1].worker("w2", ONLY_B, slots=2) as w2:
+            assert (await w2.next("task"))["task"]["flow_id"] == "odd"
+            await lab[0].start("F", "a")
+            task = await w1.next("task")
+            await lab[0].hub.presence.settled()
+            await w1.complete(task, A_AND_B)
+            assert (await w1.next("task"))["task"]["step_type"] == "a"
+            assert attempt(await w2.next("task", within=PROMPT)) == (1, 0)
+
+
+async def test_what_a_worker_can_run_is_known_wherever_a_step_becomes_ready(lab: StreamLab) -> None:
+    """The worker served the flow over a connection that is gone; the one it has left cannot run the step."""
+    wait = {"step_type": "b", "options": {"wait_for": {}}}
+    async with lab[1].worker("w1", ONLY_A) as left, lab[1].worker("w2", ONLY_B) as w2:
+        await lab[1].start("F", "a", flow_id="other")
+        await left.next("task")
+        await lab[0].start("F", "go", flow_id="f")
+        async with lab[0].worker("w1", {"name": "F", "step_types": ["go", "b"]}) as both:
+            await both.complete(await both.next("task"), {"decision": {"next": [wait]}})
+            conditions = {"mode": "all", "items": [{"id": "c", "channel": "ch"}]}
+            await both.complete(await both.next("task"), {"conditions": conditions})
+            await both.send({"type": "half_close", "slot": 1})
+            await both.next("closed")
+            await lab[0].hub.presence.settled()
+            await lab[0].engine.publish(NAMESPACE, "f", Publication("ch", Raw(b"1")))
+            assert attempt(await w2.next("task", within=PROMPT)) == (1, 0)
+
+
+async def test_steps_do_not_wait_any_more_once_no_slot_of_the_worker_can_run_them(lab: StreamLab) -> None:
+    async with lab[1].worker("w1", ONLY_A) as left, lab[0].worker("w1", "F") as w1:
+        for flow_id in ("f", "other"):
+            await lab[0].start("F", "a", flow_id=flow_id)
+        await left.next("task")
+        task = await w1.next("task")
+        async with lab[1].worker("w2", ONLY_B) as w2:
+            await w1.complete(task, A_AND_B)
+            await w1.next("task")
+            await w2.quiet(0.1)
+            await w1.drop()
+            assert attempt(await w2.next("task", within=PROMPT)) == (1, 0)
+
+
 async def test_r35_queued_steps_of_stopped_flows_are_never_handed_out(lab: StreamLab) -> None:
     for number in range(5):
         flow_id = await lab[0].start("F", flow_id=f"f{number}")
@@ -176,8 +240,7 @@ async def test_r37_five_thousand_steps_nobody_supports_hold_up_nothing(
         if not knows_what_it_lacks:
             declined = await w2.next("task")
             assert declined["task"]["step_type"] == "odd"
-            decline = {"attempt_id": declined["task"]["attempt_id"], "reason": "unsupported"}
-            await w2.send({"type": "decline", "slot": 1, **decline})
+            await w2.send(decline(declined))
         task = await w2.next("task", within=5)
         assert task["task"]["step_type"] == "a"
         # At once means: not by looking through the others.

@@ -102,6 +102,7 @@ RULES: dict[str, str | tuple[str, ...]] = {
     "R40": (
         _DECLINES + "test_r40_r41_a_declined_step_goes_to_another_worker_unconsumed",
         _DECLINES + "test_r40_also_when_the_flow_was_sticky_to_it",
+        _ROUTING + "test_nobody_waits_for_a_busy_worker_that_declined_the_step",
         _WORKER + "test_r40_unknown_names_are_declined_before_anything_runs",
     ),
     "R41": _LIBRARY + "test_r40_r41_what_a_worker_lacks_goes_to_another_as_the_same_attempt",

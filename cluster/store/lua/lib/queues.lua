@@ -219,14 +219,28 @@ local function sticky_heads(namespace, worker)
   return 't:' .. namespace .. ':' .. worker .. ':'
 end
 
+-- Whether a worker (`<namespace>:<worker>`) has a shared slot on some node that may take such a step. One of
+-- whom a node says nothing may take any.
+local function may_take(worker, flow_type, type_part)
+  local any, step = ' ' .. flow_type .. ':* ', flow_type .. ':' .. type_part .. ' '
+  for _, session in ipairs(redis.call('SMEMBERS', P .. ':wk:' .. worker)) do
+    local able = redis.call('HGET', P .. ':wt:' .. worker, session)
+    if not able or string.find(able, ' ' .. step, 1, true)
+      or (string.find(able, any, 1, true) and not string.find(able, ' !' .. step, 1, true)) then
+      return true
+    end
+  end
+  return false
+end
+
 -- Puts a new step where it finds a worker soonest (R28 to R33): with `worker`, who served its flow last,
--- for up to `wait` ms, if he is connected and nothing older than `sync` ms waits for the same type; else
--- in its queue. `behind` says that such work waits in another partition.
+-- for up to `wait` ms, if he is connected and can run it, and nothing older than `sync` ms waits for the
+-- same type; else in its queue. `behind` says that such work waits in another partition.
 local function offer(id, run, heads, type_part, attempt, lease, timer, after, cap, body, worker, behind, sync, wait)
   local namespace, flow_type = string.match(heads, '^[^:]*:([^:]*):([^:]*)')
   local head = tonumber(redis.call('ZSCORE', P .. ':h:' .. heads, type_part) or nil)
   if worker == '' or behind == '1' or (head and head <= now - tonumber(sync))
-    or redis.call('EXISTS', P .. ':wk:' .. namespace .. ':' .. worker) == 0 then
+    or not may_take(namespace .. ':' .. worker, flow_type, type_part) then
     enqueue(id, run, heads, type_part, attempt, lease, timer, after, cap, body)
     return
   end
