@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from cluster.errors import Refused
 from cluster.flows.changes import Arm, Changes, DropTask, ReturnTask, View
 from cluster.flows.decision import Decision, StepEvent, step_timer
+from cluster.flows.following import follow
 from cluster.flows.limits import FlowLimits
 from cluster.flows.records import (
     Condition,
@@ -64,29 +65,46 @@ def complete_step(
 ) -> Changes:
     """A handler returned. Raises Refused (stale, flow_closed, or invalid_output and its like)."""
     step = current(view, attempt)
+    if step.method is Method.WAIT_FOR:
+        return _start_waiting(view, attempt, step, read_output(WaitOutput, output), now_ms, limits)
+    executed = read_output(ExecuteOutput, output)
+    changes = follow(view, step, attempt.worker, attempt.delivery, executed, now_ms, limits)
+    if changes is not None:
+        return changes
+    return end_execute(view, attempt, step, executed, now_ms, limits)
+
+
+def _start_waiting(
+    view: View, attempt: Attempt, step: StepState, waiting: WaitOutput, now_ms: int, limits: FlowLimits
+) -> Changes:
     decision = _begin(view, attempt, now_ms, limits)
     decision.effects.append(DropTask(step.k))
-    if step.method is Method.WAIT_FOR:
-        waiting = read_output(WaitOutput, output)
-        decision.write(waiting.attributes)
-        decision.publish(waiting.publish)
-        decision.record(StepEvent.COMPLETED, step, **attempt.details)
-        decision.release(f"s{step.k}")
-        if decision.state.stop is not None:
-            decision.end_step(step)
-            return decision.changes()
-        conditions = (
-            Condition(
-                id=item.id,
-                due_ms=0 if item.timer_seconds is None else now_ms + int(item.timer_seconds * 1000),
-                channel=item.channel or "",
-                count=item.count,
-            )
-            for item in waiting.conditions.items
-        )
-        decision.wait(step, waiting.conditions.mode, conditions)
+    decision.write(waiting.attributes)
+    decision.publish(waiting.publish)
+    decision.record(StepEvent.COMPLETED, step, **attempt.details)
+    decision.release(f"s{step.k}")
+    if decision.state.stop is not None:
+        decision.end_step(step)
         return decision.changes()
-    executed = read_output(ExecuteOutput, output)
+    conditions = (
+        Condition(
+            id=item.id,
+            due_ms=0 if item.timer_seconds is None else now_ms + int(item.timer_seconds * 1000),
+            channel=item.channel or "",
+            count=item.count,
+        )
+        for item in waiting.conditions.items
+    )
+    decision.wait(step, waiting.conditions.mode, conditions)
+    return decision.changes()
+
+
+def end_execute(
+    view: View, attempt: Attempt, step: StepState, executed: ExecuteOutput, now_ms: int, limits: FlowLimits
+) -> Changes:
+    """Do whatever an execute decided. Raises Refused, NotLoaded."""
+    decision = _begin(view, attempt, now_ms, limits)
+    decision.effects.append(DropTask(step.k))
     decision.write(executed.attributes)
     decision.publish(executed.publish)
     decision.end_step(step)

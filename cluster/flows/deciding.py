@@ -309,8 +309,8 @@ def _handed_out(commit: _Commit) -> HandedOut | None:
 
 
 def _view(picture: Picture, job: Job) -> View:
-    handed_out = None
-    if picture.tasks.keys() >= frozenset(picture.run.state.open):
+    handed_out, still_open = None, picture.run.state.open
+    if (picture.tasks or not still_open) and picture.tasks.keys() >= frozenset(still_open):
         handed_out = frozenset(k for k, task in picture.tasks.items() if task.state == "l")
     return View(
         run=picture.run,

@@ -114,7 +114,10 @@ class Finishing(FlowDecider):
                 jobs.append(job)
                 places.append(place)
         for place, outcome in zip(places, await self.decide_all(jobs), strict=True):
-            verdicts[place] = await self._verdict(results[place], outcome)
+            if isinstance(outcome, Done):
+                verdicts[place] = _verdict(outcome)
+            else:
+                verdicts[place] = await self._refused(results[place], outcome)
         return [verdict or Verdict(False, STALE) for verdict in verdicts]
 
     def _job(self, result: StepResult) -> Job | None:
@@ -176,12 +179,7 @@ class Finishing(FlowDecider):
             changes.refusal = refused
             return changes
 
-    async def _verdict(self, result: StepResult, outcome: Done | Refused) -> Verdict:
-        if isinstance(outcome, Done):
-            refusal = outcome.changes.refusal if outcome.changes else None
-            if refusal is None:
-                return Verdict(True, handed_out=outcome.handed_out, unsure=outcome.unsure)
-            return Verdict(False, refusal.reason, refusal.message)
+    async def _refused(self, result: StepResult, outcome: Refused) -> Verdict:
         if outcome.status == 404:
             return Verdict(False, STALE, outcome.message)
         if await self._was_accepted(result):
@@ -286,6 +284,13 @@ class Finishing(FlowDecider):
             tx = Transaction(partition_of_run(run_id) or 0, frees=True)
             tx.disarm(timer)
             await self._store.commit(tx)
+
+
+def _verdict(outcome: Done) -> Verdict:
+    refusal = outcome.changes.refusal if outcome.changes else None
+    if refusal is None:
+        return Verdict(True, handed_out=outcome.handed_out, unsure=outcome.unsure)
+    return Verdict(False, refusal.reason, refusal.message)
 
 
 def _scalars(row: bytes) -> dict[str, Any]:

@@ -38,7 +38,7 @@ LEASE_MARGIN_MS: Final = 5_000
 RETURNED: Final = "returned"
 """Marker behind which attempts stand aside that came back again and again."""
 _CHUNK: Final = 500
-_STORING: Final = (ReadyStep, Append)
+_STORING: Final = frozenset({ReadyStep, Append})
 """Effects that need room in the store."""
 
 
@@ -101,14 +101,15 @@ def plan(
     if changes.closes:
         fields["st"] = state.status.value
     tx.hset(key, fields)
-    tx.hdel(key, ended)
+    if ended:
+        tx.hdel(key, ended)
     if changes.history:
         _append_history(tx, keys, run, changes.history)
     offered = _apply_effects(tx, keys, info, changes, placement, taker)
     if changes.closes:
         tx.redis("ZADD", keys.closed_flows(tx.partition, info.namespace), state.closed_at_ms, info.run_id)
         tx.publish(keys.flow_end_channel(info.run_id), state.status.value)
-    tx.frees = run.version != "" and not any(isinstance(e, _STORING) for e in changes.effects)
+    tx.frees = run.version != "" and _STORING.isdisjoint(map(type, changes.effects))
     return Planned(sum(map(len, fields.values())), offered)
 
 
@@ -137,17 +138,18 @@ def _apply_effects(
     timers: list[str] = []
     for effect in changes.effects:
         match effect:
-            case ReadyStep(step):
-                queue = step_queue(info)
+            case ReadyStep():
+                step, queue = effect.step, step_queue(info)
                 slot = None if taker is None else taker.takes(queue, step.step_type)
                 taker = None
                 task = ready_step(tx, keys, info, step, queue, changes.state.last_worker, placement, slot)
                 offered = task if slot is not None else offered
-            case DropTask(k) if changes.closes and dropped >= DROPS_AT_ONCE:
-                later.append(step_task_id(info.run_id, k))
-            case DropTask(k, told):
-                dropped += 1
-                tx.drop(step_task_id(info.run_id, k), tell=told)
+            case DropTask():
+                if changes.closes and dropped >= DROPS_AT_ONCE:
+                    later.append(step_task_id(info.run_id, effect.k))
+                else:
+                    dropped += 1
+                    tx.drop(step_task_id(info.run_id, effect.k), tell=effect.told)
             case AskToStop(k):
                 tx.ask_to_stop(step_task_id(info.run_id, k))
             case ReturnTask(k, attempt, delivery, excluded, due_ms):

@@ -22,8 +22,10 @@ _CHUNK: Final = 500
 
 Value = str | bytes | int
 
-_packer: Final = msgpack.Packer(use_bin_type=False, unicode_errors="surrogatepass")
+_packer: Final = msgpack.Packer(use_bin_type=False)
 """Keeps its buffer, which is large, from one commit to the next."""
+_lenient: Final = msgpack.Packer(use_bin_type=False, unicode_errors="surrogatepass")
+"""For text with lone surrogates, which the other one refuses; it takes almost twice as long."""
 
 
 class TransactionTooLarge(ValueError):
@@ -168,6 +170,9 @@ class Transaction(msgspec.Struct):
         flat: list[str | bytes] = []
         for name, value in fields.items():
             flat += name, str(value) if isinstance(value, int) else value
+        if len(flat) <= _CHUNK:
+            self.operations.append(["HSET", key, *flat])
+            return
         for start in range(0, len(flat), _CHUNK):
             self.operations.append(["HSET", key, *flat[start : start + _CHUNK]])
 
@@ -227,11 +232,18 @@ class Transaction(msgspec.Struct):
         Into ``slot``, which is the worker's, it goes at once if nothing in this partition has waited for
         ``sync_ms``, of its type or for its worker, and no limits hold; ``handed_over`` tells.
         """
-        operation = [*_created(task), worker, "1" if behind else "0", str(sync_ms), str(sticky_ms)]
-        if slot is None:
-            self.operations.append(["@offer", *operation])
-        else:
-            self.operations.append(["@hand", *operation, slot.session, str(slot.version), slot.worker_id])
+        operation = [
+            "@offer",
+            *_created(task),
+            worker,
+            "1" if behind else "0",
+            str(sync_ms),
+            str(sticky_ms),
+        ]
+        if slot is not None:
+            operation[0] = "@hand"
+            operation += slot.session, str(slot.version), slot.worker_id
+        self.operations.append(operation)
 
     @property
     def may_hand_over(self) -> bool:
@@ -292,7 +304,11 @@ class Transaction(msgspec.Struct):
         """The form ``commit.lua`` reads. Raises TransactionTooLarge before anything is sent."""
         if len(self.operations) > MAX_OPERATIONS:
             raise TransactionTooLarge(f"{len(self.operations)} operations in one commit")
-        packed: bytes = _packer.pack([self.ring, self.request_id, self.conditions, self.operations])
+        parts = [self.ring, self.request_id, self.conditions, self.operations]
+        try:
+            packed: bytes = _packer.pack(parts)
+        except UnicodeEncodeError:
+            packed = _lenient.pack(parts)
         if len(packed) > MAX_BYTES:
             raise TransactionTooLarge(f"{len(packed)} bytes in one commit")
         return packed

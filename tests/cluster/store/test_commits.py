@@ -165,3 +165,15 @@ def test_groups_are_bounded_and_of_one_mode() -> None:
     frees = Packed(Transaction(0, frees=True), b"x")
     assert [len(group) for group in split([*small[:2], frees, frees, *small[:3]])] == [2, 2, 3]
     assert split([]) == []
+
+
+async def test_text_with_a_lone_surrogate_is_stored_and_the_next_commit_is_whole(
+    valkey_store: Store,
+) -> None:
+    key = valkey_store.keys.run(0, "run")
+    for value in ("a\udc80b", "c"):
+        tx = Transaction(0)
+        tx.hset(key, {"name": value})
+        assert await valkey_store.commit(tx) is True
+        stored = await valkey_store.call("HGET", key, "name")
+        assert stored == value.encode(errors="surrogatepass")
