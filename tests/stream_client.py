@@ -17,6 +17,8 @@ import wsproto
 import wsproto.events as ws
 import wsproto.utilities
 
+from tests.waiting import PATIENCE
+
 Frame = dict[str, Any]
 HEADERS = {"x-headrace-stream-versions": "1-1"}
 
@@ -211,19 +213,19 @@ class StreamClient:
         for slot in slots:
             await self.next("registered", slot=slot)
 
-    async def complete(self, task: Frame, output: Any, within: float = 10.0) -> Frame:
+    async def complete(self, task: Frame, output: Any, within: float = PATIENCE) -> Frame:
         """Send the output of a ``task`` frame; returns its confirmation."""
         slot, attempt_id = task["slot"], task["task"]["attempt_id"]
         await self.send({"type": "output", "slot": slot, "attempt_id": attempt_id, "output": output})
         return await self.next("confirmed", within=within, slot=slot, attempt_id=attempt_id)
 
-    async def next(self, kind: str, within: float = 10.0, **members: Any) -> Frame:
+    async def next(self, kind: str, within: float = PATIENCE, **members: Any) -> Frame:
         """Take the oldest frame of a type with these members."""
         return await self.take(
             lambda f: f["type"] == kind and all(f.get(k) == v for k, v in members.items()), within
         )
 
-    async def take(self, wanted: Callable[[Frame], bool], within: float = 10.0) -> Frame:
+    async def take(self, wanted: Callable[[Frame], bool], within: float = PATIENCE) -> Frame:
         with trio.move_on_after(within):
             while True:
                 for frame in self.frames:
@@ -245,7 +247,7 @@ class StreamClient:
             frame = await self.next(kind, within=seconds + 5)
             raise AssertionError(f"this came: {frame}")
 
-    async def wait_ended(self, within: float = 10.0) -> None:
+    async def wait_ended(self, within: float = PATIENCE) -> None:
         with trio.fail_after(within):
             while not self.ended:
                 await self._arrived.wait()
@@ -285,7 +287,7 @@ async def connect(url: str, carrier: str = "websocket", **headers: str) -> Async
     made = CARRIERS[carrier](stream)
     more = {name.replace("_", "-"): value for name, value in headers.items()}
     try:
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE):
             await made.open(f"{host}:{port}", {**HEADERS, **more})
         client = StreamClient(made)
         async with trio.open_nursery() as nursery:

@@ -6,8 +6,14 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
+PATIENCE = 20.0
+"""Seconds until a test gives up on what has to happen: more than a busy machine takes, less than what
+nodes do every half a minute, whether they were told or not."""
+LONG_PATIENCE = 90.0
+"""For programs that start or end, and for hundreds of tasks."""
 
-async def eventually(condition: Callable[[], Awaitable[bool] | bool], within: float = 10.0) -> None:
+
+async def eventually(condition: Callable[[], Awaitable[bool] | bool], within: float = PATIENCE) -> None:
     """Look again and again until ``condition`` holds; fails after ``within`` seconds."""
     with trio.fail_after(within):
         while True:

@@ -14,6 +14,7 @@ from nodes.api.limits import BodyLimits, ListenerLimits
 from nodes.api.messages import Request, Response
 from nodes.api.serving import Address, open_listener, serve
 from nodes.listener.listener import WorkerListener
+from tests.waiting import PATIENCE
 
 LIMIT = 1000
 """Largest body."""
@@ -102,7 +103,7 @@ async def connect(address: Address) -> trio.SocketStream:
 async def read_all(stream: trio.SocketStream) -> bytes:
     """Everything until the server closes the connection."""
     received = bytearray()
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         async for chunk in stream:
             received += chunk
     return bytes(received)
@@ -111,7 +112,7 @@ async def read_all(stream: trio.SocketStream) -> bytes:
 async def read_until(stream: trio.SocketStream, end: bytes) -> bytes:
     """Everything up to and with ``end``, with which nothing else may come."""
     received = b""
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         while not received.endswith(end):
             chunk = await stream.receive_some()
             assert chunk, received

@@ -10,7 +10,7 @@ import trio
 from nodes.node import Node
 from tests.api.conftest import OpenNode, client_of
 from tests.unit.api.fakes import Answer, Client
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 BUILDS = "/api/task-queues/jobs/build-ids"
 
@@ -153,7 +153,7 @@ async def test_a_drain_ends_parked_polls_on_all_nodes(
         await eventually(lambda: second.polls.parked + second.query_polls.parked == 1)
         nursery.start_soon(poll, "w2", 60)
         await eventually(lambda: second.polls.parked + second.query_polls.parked == 2)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await _drain(client)
             await eventually(lambda: len(answers) == 1)
         parked = second.polls.parked + second.query_polls.parked

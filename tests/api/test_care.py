@@ -10,7 +10,7 @@ import trio
 from nodes.node import Node
 from tests.api.conftest import OpenNode, client_of
 from tests.unit.api.fakes import Answer, Client
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 WORKER = {"worker_id": "w", "task_queue": "jobs", "runtime": "python"}
 POLL = {"worker_id": "w", "task_queue": "jobs"}
@@ -159,7 +159,7 @@ async def test_history_waits_for_an_event_on_any_node(another_node: OpenNode) ->
         async def follow() -> None:
             answers.append(await there.control("GET", path + b64encode(b"2").decode()))
 
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE):
             at_once = await there.control("GET", path)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(follow)
@@ -179,7 +179,7 @@ async def test_a_wait_for_an_event_ends(another_node: OpenNode) -> None:
         client = client_of(node)
         run_id = await _start(client)
         path = f"/api/workflows/w1/runs/{run_id}/history?wait_new_event=true&next_page_token="
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             answer = await client.control("GET", path + b64encode(b"2").decode())
 
     assert (answer.status, answer.body["events"], answer.body["next_page_token"]) == (200, [], None)
@@ -196,7 +196,7 @@ async def test_waits_end_with_the_node(another_node: OpenNode) -> None:
         async def follow() -> None:
             answers.append(await client.control("GET", path + b64encode(b"2").decode()))
 
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(follow)
                 await eventually(lambda: node.history_waits.waiting == 1)

@@ -12,7 +12,7 @@ from nodes.node import Node
 from tests.api.conftest import OpenNode, client_of
 from tests.cluster.flows.lab import HandOut, Lab, complete, go_to, wait_for
 from tests.unit.api.fakes import Answer, Client
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 START = {"flow_type": "shop", "flow_id": "f1", "start_step": "first"}
 
@@ -80,7 +80,7 @@ async def test_waiting_ends_with_the_flow_wherever_it_ends(
         async def wait() -> None:
             answers.append(await there.control("GET", "/api/flows/f1/wait?timeout_seconds=60"))
 
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(wait)
                 await workers.finish(taken, complete(1))

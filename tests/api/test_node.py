@@ -11,7 +11,7 @@ from cluster import payloads
 from nodes.node import Node
 from tests.api.conftest import OpenNode, client_of
 from tests.unit.api.fakes import Answer, Client
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 WORKER = {"worker_id": "w", "task_queue": "jobs", "runtime": "python"}
 POLL = {"worker_id": "w", "task_queue": "jobs"}
@@ -203,7 +203,7 @@ async def test_a_parked_poll_ends_empty_when_the_node_leaves(node: Node, client:
     async def poll() -> None:
         answers.append(await _poll(client, kind, timeout_seconds=60))
 
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(poll)
             await eventually(lambda: node.polls.parked == 1)

@@ -13,7 +13,7 @@ from cluster.queries.model import QueryTaskId
 from nodes.node import Node
 from tests.api.conftest import OpenNode, client_of
 from tests.unit.api.fakes import Answer, Client
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 WORKER = {"worker_id": "w", "task_queue": "jobs", "runtime": "python", "supported_workflow_types": ["t"]}
 POLL = {"worker_id": "w", "task_queue": "jobs"}
@@ -60,7 +60,7 @@ class Asked:
         self.done.set()
 
     async def result(self) -> Answer:
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE):
             await self.done.wait()
         assert self.answer is not None
         return self.answer

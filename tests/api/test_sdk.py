@@ -16,7 +16,7 @@ from nodes.api.app import create_app
 from nodes.api.serving import Address, open_listener, serve
 from nodes.node import Node
 from tests.unit.api.fakes import Client
-from tests.waiting import eventually
+from tests.waiting import LONG_PATIENCE, eventually
 
 
 @durable_workflow.workflow.defn(name="greeter")
@@ -49,7 +49,7 @@ async def test_a_worker_starts_and_stops_cleanly(
     app = create_app(client.pipeline, node.settings.max_payload_bytes)
     stop, leave = trio.Event(), trio.Event()
     token = trio.lowlevel.current_trio_token()
-    with trio.fail_after(30), warnings.catch_warnings():
+    with trio.fail_after(LONG_PATIENCE), warnings.catch_warnings():
         warnings.simplefilter("error")
         async with trio.open_nursery() as nursery:
             address: Address = await nursery.start(

@@ -27,7 +27,7 @@ from tests.api.edge import (
     open_main,
     read_all,
 )
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 
 @pytest.fixture
@@ -115,10 +115,10 @@ async def test_a_client_that_leaves_cancels_its_poll(serving: Serving, recorder:
     async with serving() as address:
         async with await connect(address) as stream:
             await stream.send_all(b"GET /park HTTP/1.1\r\nHost: h\r\n\r\n")
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 await recorder.parked.wait()
             assert not recorder.cancelled.is_set()
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await recorder.cancelled.wait()
 
 
@@ -138,7 +138,7 @@ async def test_who_leaves_while_an_answer_is_made_did_not_get_it(
     async with serving() as address:
         stream = await connect(address)
         await stream.send_all(b"GET /taken HTTP/1.1\r\nHost: x\r\n\r\n")
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await recorder.parked.wait()
         await stream.aclose()
         recorder.left.set()
@@ -241,7 +241,7 @@ async def test_a_stream_that_is_reset_cancels_its_poll(main: Serving, recorder: 
     client.send_headers(1, headers, end_stream=True)
     async with main() as address, await connect(address) as stream:
         await stream.send_all(client.data_to_send())
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await recorder.parked.wait()
             client.reset_stream(1)
             await stream.send_all(client.data_to_send())
@@ -257,7 +257,7 @@ async def test_a_large_body_ends_only_its_own_stream(main: Serving) -> None:
     statuses: dict[int, bytes] = {}
     async with main() as address, await connect(address) as stream:
         await stream.send_all(client.data_to_send())
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             while len(statuses) < 2:
                 for event in client.receive_data(await stream.receive_some()):
                     if isinstance(event, h2.events.ResponseReceived):
@@ -279,7 +279,7 @@ async def test_data_after_the_answer_harms_nobody(main: Serving) -> None:
     async with main() as address, await connect(address) as stream:
 
         async def until(found: set[int], stream_id: int) -> None:
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 await stream.send_all(client.data_to_send())
                 while stream_id not in found:
                     for event in client.receive_data(await stream.receive_some()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -12,8 +12,9 @@ from cluster import payloads
 from cluster.errors import StoreUnavailable
 from nodes.node import Node
 from tests.api.conftest import OpenNode, client_of
+from tests.store_time import early_in_a_minute, next_millisecond
 from tests.unit.api.fakes import Answer, Client
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 SECTION_FIELDS = {
     "status",
@@ -51,7 +52,10 @@ async def register(client: Client, worker: str = "w", queue: str = "q", **fields
 
 
 async def start(client: Client, number: int = 1, queue: str = "q", stem: str = "wf") -> None:
+    """Start ``number`` runs; their tasks are ready in this order."""
     for index in range(number):
+        if index:
+            await next_millisecond(cast(Node, client.node).store)
         body = {"workflow_type": "t", "task_queue": queue, "workflow_id": f"{stem}-{queue}-{index}"}
         assert (await client.control("POST", "/api/workflows", body)).status == 201
 
@@ -137,7 +141,7 @@ async def _leased(client: Client) -> bool:
 async def test_a_dispatch_limit_throttles_and_says_when_to_come_back(another_node: OpenNode) -> None:
     async with another_node(workflow_task_max_dispatches_per_minute="1") as node:
         client = client_of(node)
-        await _early_in_a_minute(node)
+        await early_in_a_minute(node.store)
         await register(client)
         await start(client, 2)
         assert (await poll(client))["poll_status"] == "leased"
@@ -156,16 +160,10 @@ async def test_a_dispatch_limit_throttles_and_says_when_to_come_back(another_nod
         assert shown["server_budget_source"] == source
 
 
-async def _early_in_a_minute(node: Node) -> None:
-    left = 60 - node.clock.now_ms() // 1000 % 60
-    if left < 15:
-        await trio.sleep(left)
-
-
 async def test_a_namespace_limit_of_the_environment(another_node: OpenNode) -> None:
     async with another_node(workflow_task_max_dispatches_per_minute_per_namespace=1) as node:
         client = client_of(node)
-        await _early_in_a_minute(node)
+        await early_in_a_minute(node.store)
         for queue in ("q", "p"):
             await register(client, f"w-{queue}", queue)
             await start(client, 1, queue)
@@ -183,7 +181,7 @@ async def test_a_budget_group_over_queues(another_node: OpenNode) -> None:
     fields: dict[str, Any] = {"budget_group": "api", "max_dispatches_per_minute_per_budget_group": 1}
     async with another_node(**overrides(**fields)) as node:
         client = client_of(node)
-        await _early_in_a_minute(node)
+        await early_in_a_minute(node.store)
         for queue in ("q", "p"):
             await register(client, f"w-{queue}", queue)
             await start(client, 1, queue)
@@ -435,7 +433,7 @@ async def test_a_raised_limit_wakes_parked_polls(another_node: OpenNode) -> None
             nursery.start_soon(park)
             await eventually(lambda: two.polls.parked == 1)
             await here.control("PUT", "/api/admission/limits/*", {"workflow_tasks": {"max_active_leases": 2}})
-            with trio.fail_after(1):
+            with trio.fail_after(PATIENCE):
                 await eventually(lambda: bool(got))
         assert got[0]["poll_status"] == "leased"
 
@@ -511,7 +509,7 @@ async def test_why_a_limit_holds_a_task_back(another_node: OpenNode) -> None:
     fields: dict[str, Any] = {"max_active_leases": 1, "max_dispatches_per_minute": 1}
     async with another_node(**overrides(**fields)) as node:
         client = client_of(node)
-        await _early_in_a_minute(node)
+        await early_in_a_minute(node.store)
         await register(client)
         await start(client, 2)
         leased = (await poll(client))["task"]

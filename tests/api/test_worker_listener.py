@@ -16,7 +16,7 @@ from nodes.listener.answers import Calendar, encode
 from nodes.listener.connection import READ_BYTES
 from nodes.listener.listener import WorkerListener
 from tests.api.edge import LIMIT, Recorder, Serving, connect, exchange, open_for_workers, read_all, read_until
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 LARGE = 16_000_000
 """More than the network takes at once."""
@@ -41,7 +41,7 @@ async def test_pipelined_requests_are_answered_in_order(serving: Serving, record
     """Also those that came while the first was being answered."""
     async with serving() as address, await connect(address) as stream:
         await stream.send_all(post("/taken", b"1"))
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await recorder.parked.wait()
         await stream.send_all(b"".join(post("/next", b"%d" % number) for number in range(2, 9)))
         await stream.send_all(post("/last", b"9", b"Connection: close"))
@@ -57,7 +57,7 @@ async def test_what_is_sent_far_ahead_waits_outside(serving: Serving, recorder: 
     requests = [post("/more", b"x" * LIMIT) for _ in range(10_000)]
     async with serving() as address, await connect(address) as stream:
         await stream.send_all(post("/taken"))
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await recorder.parked.wait()
         sent = 0
         with trio.move_on_after(0.5):
@@ -75,9 +75,9 @@ async def test_a_client_that_sent_ahead_and_left_ends_its_poll(serving: Serving,
     async with serving() as address:
         async with await connect(address) as stream:
             await stream.send_all(post("/park") + post("/never"))
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 await recorder.parked.wait()
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await recorder.cancelled.wait()
     assert recorder.paths == ["/park"]
 
@@ -254,7 +254,7 @@ async def test_stopping_ends_idle_connections_and_waits_for_the_others(recorder:
 async def test_stopping_does_not_wait_for_ever(recorder: Recorder) -> None:
     listener = WorkerListener(recorder, ListenerLimits(LIMIT, grace_seconds=0.2))
     stop = trio.Event()
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             address = await nursery.start(
                 partial(listener.serve, open_listener("127.0.0.1", 0), shutdown=stop.wait)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import redis
 
-from tests.servers import Sentinel, Server, free_port, run_server
+from tests.ports import free_port
+from tests.servers import Sentinel, Server, run_server
 from tests.waiting import eventually
 
 SERVICE = "main"

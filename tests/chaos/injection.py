@@ -15,7 +15,8 @@ from tests.chaos.record import FaultBegan, FaultEnded, Recorder
 from tests.chaos.site import Site
 from tests.cluster_processes import NodeProcess, kill
 from tests.faults import FaultProxy
-from tests.servers import Server, free_port
+from tests.ports import free_port
+from tests.servers import Server
 from tests.waiting import eventually
 
 LOSE_EVERY: Final = 0.3

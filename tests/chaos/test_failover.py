@@ -12,7 +12,7 @@ import trio
 from headrace import Client, Decision, Flow, StepContext, Worker, complete, step
 from tests.chaos.arrangements import Arrangement, run_sentinel
 from tests.cluster_processes import Cluster, make_cluster
-from tests.servers import free_port
+from tests.ports import free_port
 from tests.waiting import eventually
 from tests.wire import complete as close
 from tests.wire import metric, open_wire, schedule

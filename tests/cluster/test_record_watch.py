@@ -11,7 +11,7 @@ from cluster.errors import ClusterGone, StoreError
 from cluster.record_watch import watch_record
 from cluster.store.store import Store, open_store
 from tests.faults import open_proxy
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 SOON = 0.01
 
@@ -21,7 +21,7 @@ async def test_a_record_that_is_gone_ends_the_watch(store: Store) -> None:
     await store.call("DEL", store.keys.cluster())
     with (
         structlog.testing.capture_logs() as logs,
-        trio.fail_after(10),
+        trio.fail_after(PATIENCE),
         pytest.raises(ClusterGone, match="is gone: Redis lost its data") as gone,
     ):
         await watch_record(store, record, SOON)
@@ -34,7 +34,7 @@ async def test_the_record_of_another_cluster_ends_it_too(store: Store, field: st
     """Another node found the emptied store first and began anew."""
     record = await bootstrap(store, 8)
     await store.call("HINCRBY", store.keys.cluster(), field, 1)
-    with trio.fail_after(10), pytest.raises(ClusterGone, match="is another one"):
+    with trio.fail_after(PATIENCE), pytest.raises(ClusterGone, match="is another one"):
         await watch_record(store, record, SOON)
     # A node that joins now knows the new record.
     with trio.move_on_after(0.1) as looking:

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from nodes.cli.local import free_ports
 from tests.cluster_processes import NodeProcess
+from tests.ports import free_ports
 
 FILES = Path(__file__).parents[2] / "deploy/helm/headrace/files"
 NAME = re.compile(r"\bheadrace_[a-z0-9_]+")

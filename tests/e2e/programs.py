@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-
-from nodes.cli.local import free_ports
 
 TOP = Path(__file__).parents[2]
 OURS = ("DW_", "HEADRACE_", "DURABLE_WORKFLOW_", "REDIS_URL")
@@ -41,23 +38,6 @@ def started(*command: str, env: Mapping[str, str] | None = None) -> Iterator[sub
             yield process
         finally:
             process.kill()
-
-
-def free_port_range(count: int) -> int:
-    """The first of ``count`` consecutive ports that nobody listens on right now."""
-    while True:
-        first = free_ports(1)[0]
-        if first + count <= 65535 and all(_is_free(first + index) for index in range(1, count)):
-            return first
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 def descendants(pid: int) -> set[int]:

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from cluster.settings.names import BY_KEY, WITHOUT_EFFECT
-from tests.e2e.programs import HEADRACE, TOP, environment, free_port_range, started
+from tests.e2e.programs import HEADRACE, TOP, environment, started
 from tests.e2e.reference import METRICS, REASONS, metrics_page, reasons_page, scrape
 from tests.e2e.settings_tables import up_to_date
+from tests.ports import free_port_range
 
 DOCUMENTS = sorted([*TOP.glob("*.md"), *TOP.glob("docs/*.md")])
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

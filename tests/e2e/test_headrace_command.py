@@ -14,12 +14,12 @@ from tests.e2e.programs import (
     DW,
     HEADRACE,
     descendants,
-    free_port_range,
     is_running,
     run,
     started,
 )
-from tests.waiting import eventually
+from tests.ports import free_port_range
+from tests.waiting import LONG_PATIENCE, eventually
 
 
 async def test_dev_runs_nodes_over_an_embedded_store_and_stops_everything(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ async def test_dev_runs_nodes_over_an_embedded_store_and_stops_everything(tmp_pa
 
         children = descendants(dev.pid)
         dev.kill()
-        await eventually(lambda: not any(is_running(pid) for pid in children), within=40)
+        await eventually(lambda: not any(is_running(pid) for pid in children), LONG_PATIENCE)
 
 
 def test_dev_says_in_one_line_why_it_cannot_start(tmp_path: Path) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -15,9 +14,10 @@ import redis
 import trio
 
 from nodes.cli.processes import Child
-from tests.cluster_processes import HOST, environment, is_ready, kill, make_cluster
-from tests.servers import free_port, run_server
-from tests.waiting import eventually
+from tests.cluster_processes import environment, is_ready, kill, make_cluster
+from tests.ports import free_port_range
+from tests.servers import run_server
+from tests.waiting import LONG_PATIENCE, eventually
 from tests.wire import complete, metric, open_wire
 
 POLLS = 20
@@ -50,7 +50,7 @@ async def test_sigterm_answers_polls_hands_over_and_ends(
             assert answers == [None] * POLLS
             assert trio.current_time() - began < 5
             assert not await is_ready(leaving.url)
-            with trio.fail_after(30):
+            with trio.fail_after(LONG_PATIENCE):
                 assert await leaving.child.wait() == 0, leaving.log
             assert "Traceback" not in leaving.log
 
@@ -60,14 +60,6 @@ async def test_sigterm_answers_polls_hands_over_and_ends(
             await eventually(taken_over)
             # What the node had handed out is finished elsewhere.
             assert (await b.complete_workflow_task(task, complete("done")))["run_status"] == "completed"
-
-
-def two_free_ports() -> int:
-    """The first of two ports in a row that nobody uses."""
-    while True:
-        port = free_port()
-        with suppress(OSError), socket.create_server((HOST, port + 1)):
-            return port
 
 
 @contextmanager
@@ -109,10 +101,10 @@ def alive(pid: int) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 async def test_dev_says_one_line_and_leaves_nothing_behind(number: signal.Signals, tmp_path: Path) -> None:
-    port = two_free_ports()
+    port = free_port_range(2)
     with running_dev(tmp_path / "data", port) as dev:
         lines: list[str] = []
-        with trio.fail_after(60):
+        with trio.fail_after(LONG_PATIENCE):
             async for line in dev.lines():
                 lines.append(line)
                 break
@@ -123,7 +115,7 @@ async def test_dev_says_one_line_and_leaves_nothing_behind(number: signal.Signal
         children = descendants(dev.process.pid)
         assert len(children) >= 3
         dev.signal(number)
-        with trio.fail_after(30):
+        with trio.fail_after(LONG_PATIENCE):
             code = await dev.wait()
         assert code == (-signal.SIGKILL if number is signal.SIGKILL else 0)
         await eventually(lambda: not any(alive(pid) for pid in children), 30)
@@ -134,9 +126,9 @@ async def test_dev_says_one_line_and_leaves_nothing_behind(number: signal.Signal
 
 
 async def test_dev_keeps_its_data(tmp_path: Path) -> None:
-    port = two_free_ports()
+    port = free_port_range(2)
     for start in (True, False):
-        with running_dev(tmp_path / "data", port) as dev, trio.fail_after(60):
+        with running_dev(tmp_path / "data", port) as dev, trio.fail_after(LONG_PATIENCE):
             async for _ in dev.lines():
                 break
             async with open_wire(f"http://127.0.0.1:{port}") as wire:
@@ -155,7 +147,7 @@ async def test_nodes_end_when_the_store_was_emptied(kind: str, tmp_path: Path) -
         with redis.Redis.from_url(server.url) as client:
             client.flushall()
         for node in cluster.nodes:
-            with trio.fail_after(60):
+            with trio.fail_after(LONG_PATIENCE):
                 assert await node.child.wait() == 2, node.log
             last = node.log.splitlines()[-1]
             assert last.startswith("headrace: the record of the cluster 'hr1' is "), node.log

@@ -12,7 +12,7 @@ from durable_workflow import Client, QueryFailed
 from tests.cluster_processes import Cluster, kill, make_cluster, worker_ready
 from tests.sdk_client import with_client
 from tests.servers import run_server
-from tests.waiting import eventually
+from tests.waiting import LONG_PATIENCE, eventually
 
 
 async def _start(url: str, workflow_id: str, queue: str, count: int, rest: int) -> None:
@@ -39,7 +39,7 @@ async def _rests(url: str, workflow_id: str, progress: int) -> None:
         found = await _query(url, workflow_id, "progress")
         return bool(found == {"progress": progress})
 
-    await eventually(done, within=30)
+    await eventually(done, LONG_PATIENCE)
 
 
 async def test_ask_here_answer_there(cluster: Cluster, queue: str) -> None:

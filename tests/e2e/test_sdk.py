@@ -13,7 +13,7 @@ from durable_workflow import Client, WorkflowAlreadyStarted, WorkflowFailed, Wor
 from nodes.cli.processes import Child
 from tests.cluster_processes import Cluster, kill, worker_ready
 from tests.sdk_client import execute, with_client
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 from tests.wire import check_history, open_wire
 
 StartWorker = Callable[..., Child]
@@ -193,7 +193,7 @@ async def test_a_restarted_worker_finishes_what_the_first_began(
 
         await eventually(half_done, 20)
         first.process.terminate()
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE):
             assert await first.wait() == 0, first.log.read_text()[-3000:]
         start_worker(id=queue)
         await wire.until_completed(queue, 20)

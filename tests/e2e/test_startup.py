@@ -12,7 +12,8 @@ import redis
 import trio
 
 from tests.cluster_processes import make_cluster, run_command
-from tests.servers import free_port, run_server
+from tests.ports import free_port
+from tests.servers import run_server
 from tests.waiting import eventually
 from tests.wire import open_wire
 
@@ -89,7 +90,7 @@ async def test_a_node_that_waits_for_redis_ends_on_sigterm(tmp_path: Path) -> No
         (node,) = cluster.nodes
         node.start()
         await eventually(lambda: "store_not_usable_yet" in node.log)
-        assert await node.stop(within=10) == 0
+        assert await node.stop() == 0
 
 
 async def test_a_malformed_redis_url() -> None:

@@ -15,8 +15,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from headrace import Client, Decision, Flow, StepContext, Worker, complete, step
-from nodes.cli.local import free_ports
 from tests.cluster_processes import HOST, NodeProcess, environment
+from tests.ports import free_ports
 from tests.wire import complete as complete_workflow
 from tests.wire import open_wire, schedule
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from nodes.cli.local import free_ports
 from tests.cluster_processes import HOST, TOP, Cluster, kill, make_cluster, targets, wait_ready, worker_ready
+from tests.ports import free_ports
 from tests.sdk_client import execute
-from tests.waiting import eventually
+from tests.waiting import LONG_PATIENCE, eventually
 from tests.wire import check_history, complete, metric, open_wire, schedule
 
 
@@ -135,7 +135,7 @@ async def test_sigterm_answers_the_polls_of_the_listener(
                 await eventually(all_parked)
                 node.signal(signal.SIGTERM)
             assert answers == [None] * 20
-        with trio.fail_after(30):
+        with trio.fail_after(LONG_PATIENCE):
             assert await node.child.wait() == 0, node.log
         assert "Traceback" not in node.log
         assert "connection_broke" not in node.log
@@ -183,7 +183,7 @@ async def test_the_public_sdk_through_nginx(
         ]
         described = Cluster(moved, cluster.directory)
     with nginx(described, tmp_path) as url:
-        await wait_ready(url, 20)
+        await wait_ready(url, LONG_PATIENCE)
         worker = cluster.start_worker(queue, url=url)
         try:
             await worker_ready(worker)

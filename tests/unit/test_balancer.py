@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager
 import trio
 
 from nodes.cli.demo.balancer import Backend, Balancer
-from nodes.cli.local import HOST, free_ports
+from nodes.cli.local import HOST
+from tests.ports import free_ports
+from tests.waiting import PATIENCE
 
 
 @asynccontextmanager
@@ -56,7 +58,7 @@ async def test_the_client_is_cut_off_when_its_node_goes(nursery: trio.Nursery) -
         port = await nursery.start(Balancer([a], lambda _old, _new: None).serve, HOST)
         stream = await trio.open_tcp_stream(HOST, port)
         assert await stream.receive_some() == b"a"
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE):
         assert await stream.receive_some() == b""
     await stream.aclose()
     nursery.cancel_scope.cancel()

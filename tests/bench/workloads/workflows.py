@@ -20,7 +20,7 @@ from tests.bench.report import Section
 from tests.bench.session import Session
 from tests.bench.systems import Stalled, System, kill_group, running
 from tests.cluster_processes import HOST
-from tests.servers import free_port
+from tests.ports import free_port
 
 SHAPES = ((1, 1), (3, 1), (1, 40), (3, 40))
 """Activities of a workflow, workflows at once."""

@@ -13,6 +13,7 @@ from cluster.admission.limits import LimitName
 from cluster.ids import TaskKind
 from tests.cluster.admission.test_limits_hold import taken, tree
 from tests.cluster.admission.world import ACTIVITY, World, open_world
+from tests.store_time import store_ms
 from tests.waiting import eventually
 
 LIMITED = tree(max_active_leases=5)
@@ -82,8 +83,7 @@ async def test_a_lease_that_has_run_out_keeps_no_ticket_and_no_heartbeat_revives
 
 
 async def _lapsed(world: World) -> bool:
-    seconds, micros = await world.store.call("TIME")
-    now = int(seconds) * 1000 + int(micros) // 1000
+    now = await store_ms(world.store)
     base = world.store.keys.base(0)
     [_, expiry] = await world.store.call("ZRANGE", f"{base}:leases", 0, 0, "WITHSCORES")
     return int(float(expiry)) < now

@@ -16,6 +16,7 @@ from cluster.store.store import open_store
 from tests.cluster.admission.world import ACTIVITY, WORKFLOW, Member, World, open_world
 from tests.cluster.nodes import PartialNode, open_nodes, poll_request
 from tests.cluster.queues.lab import Lab
+from tests.store_time import early_in_a_minute
 from tests.waiting import eventually
 
 SECTION = {ACTIVITY: "activity_tasks", WORKFLOW: "workflow_tasks"}
@@ -95,7 +96,7 @@ async def test_so_many_dispatches_a_minute(
     redis_url: str, prefix: str, fields: dict[str, Any], queues: tuple[str, ...], counted: dict[str, int]
 ) -> None:
     async with open_world(redis_url, prefix, members=2, overrides=tree(**fields)) as world:
-        await early_in_a_minute(world)
+        await early_in_a_minute(world.store)
         for queue in queues:
             await world.add(6, queue=queue)
         claims: list[Claim] = []
@@ -109,14 +110,6 @@ async def test_so_many_dispatches_a_minute(
         for field, number in counted.items():
             assert await world.dispatched(field) == number
         assert await world.tickets() == 0, "without a lease limit there are no tickets"
-
-
-async def early_in_a_minute(world: World) -> None:
-    """Wait until at least 10 s of Redis' minute are left."""
-    seconds, _ = await world.store.call("TIME")
-    left = 60 - int(seconds) % 60
-    if left < 10:
-        await trio.sleep(left)
 
 
 async def test_without_limits_nothing_is_asked(redis_url: str, prefix: str) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from cluster.admission.limits import LimitBook, LimitName, QueueLimits
 from cluster.admission.tickets import (
@@ -27,6 +26,7 @@ from cluster.store.store import Store, open_store
 from tests.cluster.admission.test_limits_hold import tree
 from tests.cluster.admission.world import ACTIVITY, open_world
 from tests.servers import run_cluster, run_server
+from tests.store_time import early_in_a_minute
 from tests.waiting import eventually
 
 NAMESPACE, QUEUE = "n:s", "a queue"
@@ -50,6 +50,7 @@ async def ask(store: Store, what: QueueLimits, wanted: int, **more: Any) -> Gran
 
 
 async def test_the_first_limit_in_gate_order_is_named(store: Store) -> None:
+    await early_in_a_minute(store)
     await count_leases(store)
     what = limits(
         max_active_leases=2,
@@ -70,6 +71,7 @@ async def test_the_first_limit_in_gate_order_is_named(store: Store) -> None:
 
 @pytest.mark.parametrize("wanted", [1, 3, 7])
 async def test_nothing_is_taken_beyond_the_smallest_room(store: Store, wanted: int) -> None:
+    await early_in_a_minute(store)
     await count_leases(store)
     what = limits(max_active_leases=5, max_dispatches_per_minute=4)
     granted = await ask(store, what, wanted)
@@ -205,9 +207,7 @@ async def cluster_url(tmp_path: Path) -> AsyncIterator[str]:
 async def test_the_limits_hold_on_a_redis_cluster(cluster_url: str, prefix: str) -> None:
     overrides = tree(max_active_leases=3, max_dispatches_per_minute=1000)
     async with open_world(cluster_url, prefix, members=2, overrides=overrides) as world:
-        seconds, _ = await world.store.call("TIME")
-        if int(seconds) % 60 > 50:
-            await trio.sleep(60 - int(seconds) % 60)
+        await early_in_a_minute(world.store)
         await world.add(12)
         claims = [await world.members[turn % 2].poll(0.3) for turn in range(5)]
         held = [claim for claim in claims if claim is not None]

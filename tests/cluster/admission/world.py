@@ -26,6 +26,7 @@ from cluster.store.keys import QueueName, encode
 from cluster.store.store import Store, open_store
 from cluster.store.transaction import Transaction
 from tests.cluster.queues.lab import Lab
+from tests.store_time import store_ms
 
 ACTIVITY, WORKFLOW = TaskKind.ACTIVITY, TaskKind.WORKFLOW
 
@@ -162,8 +163,7 @@ async def open_world(
 async def lapse(store: Store, partition: int) -> None:
     """End the leases that have run out: their tasks become ready again."""
     base = store.keys.base(partition)
-    seconds, micros = await store.call("TIME")
-    now = int(seconds) * 1000 + int(micros) // 1000
+    now = await store_ms(store)
     for task_id in await store.call("ZRANGEBYSCORE", f"{base}:leases", "-inf", now):
         attempt = await store.call("HGET", store.keys.task(partition, task_id.decode()), "n")
         if attempt is None:

@@ -21,6 +21,7 @@ from cluster.queues.slot_claims import SlotGroup, StepClaim, Want, claim_steps
 from cluster.store.keys import QueueName
 from cluster.store.store import Store
 from cluster.store.transaction import Transaction
+from tests.store_time import store_ms
 
 NAMESPACE = "ns"
 FLOW_TYPE = "shop"
@@ -157,7 +158,7 @@ class Lab:
         (timer,) = [timer for timer in await self.timers() if timer.split(" ")[2] == name]
         due_ms = (await self.timers())[timer]
         partition = await self._partition_of(timer)
-        now_ms = int((await self.store.call("TIME"))[0]) * 1000
+        now_ms = await store_ms(self.store)
         await self.store.call("ZADD", self.store.keys.timers(partition), min(due_ms, now_ms), timer)
         await self._at(due_ms, lambda: (engine or self.engine).timer_due(timer, min(due_ms, now_ms)))
 

@@ -14,6 +14,7 @@ from cluster.flows.engine import FlowEngine, ResultKind, StepResult
 from cluster.flows.machine import StopType
 from cluster.flows.records import FlowStatus
 from tests.cluster.flows.lab import NAMESPACE, HandOut, Lab
+from tests.store_time import store_ms
 from tests.waiting import eventually
 
 FLOWS = 24
@@ -86,8 +87,7 @@ class Hammer:
 
     async def keep_time(self, number: int) -> None:
         while not self.done:
-            seconds, micros = await self.lab.store.call("TIME")
-            now_ms = int(seconds) * 1000 + int(micros) // 1000
+            now_ms = await store_ms(self.lab.store)
             async with trio.open_nursery() as nursery:
                 for timer, due_ms in (await self.lab.timers()).items():
                     if due_ms <= now_ms and timer.startswith("flow "):
@@ -95,14 +95,14 @@ class Hammer:
             await trio.sleep(0.01)
 
     async def run(self) -> None:
-        with trio.fail_after(80):
+        with trio.fail_after(200):
             async with trio.open_nursery() as nursery:
                 for number in range(WORKERS):
                     nursery.start_soon(self.work, number)
                 for number in range(2):
                     nursery.start_soon(self.keep_time, number)
                 for number in range(FLOWS):
-                    await eventually(partial(self.closed, f"f{number}"), within=80)
+                    await eventually(partial(self.closed, f"f{number}"), within=200)
                 self.done = True
 
     async def closed(self, flow_id: str) -> bool:

@@ -25,6 +25,7 @@ from cluster.store.aggregator import GROUP_TRANSACTIONS
 from cluster.store.store import Store, open_store
 from tests.cluster.flows.lab import DEAD_END, FLOW_TYPE, NAMESPACE, HandOut, Lab, complete, go_to, wait_for
 from tests.servers import KINDS, Server, run_cluster, run_server
+from tests.store_time import store_ms
 from tests.waiting import eventually
 
 
@@ -153,8 +154,7 @@ async def test_a_timer_fired_by_all_nodes_fires_once(lab: Lab) -> None:
     ((timer, due_ms),) = (await lab.timers()).items()
 
     async def due() -> bool:
-        seconds, micros = await lab.store.call("TIME")
-        return int(seconds) * 1000 + int(micros) // 1000 > due_ms
+        return await store_ms(lab.store) > due_ms
 
     await eventually(due)
     async with trio.open_nursery() as nursery:

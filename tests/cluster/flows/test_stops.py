@@ -14,7 +14,7 @@ from cluster.flows.records import FlowStatus, TimeoutHandler, TimeoutPolicy
 from cluster.queues.sticky import StickyTimers
 from cluster.store.store import Store
 from tests.cluster.flows.lab import DEAD_END, NAMESPACE, HandOut, Lab, complete, go_to, wait_for
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 
 async def stop(lab: Lab, kind: StopType, *, wait: bool = False, flow_id: str = "f1") -> FlowStatus:
@@ -29,7 +29,7 @@ async def test_queued_steps_of_a_stopped_flow_are_never_handed_out(lab: Lab) -> 
     assert await stop(lab, StopType.TERMINATE) is FlowStatus.TERMINATED
 
     taken: list[HandOut] = []
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         while not taken:  # a claim passes over a few dead entries only
             taken = await lab.take(most=10)
     assert [one.step for one in taken] == ["other-1"]
@@ -197,7 +197,7 @@ async def test_waiting_for_the_end(lab: Lab) -> None:
     await wait(0)
     await wait(0.01)
     assert seen == [FlowStatus.RUNNING, FlowStatus.RUNNING]
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             for _ in range(3):
                 nursery.start_soon(wait, 60)
@@ -209,7 +209,7 @@ async def test_waiting_for_the_end(lab: Lab) -> None:
 
 async def test_waits_end_with_their_node(lab: Lab) -> None:
     await lab.start()
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lab.engine.wait_closed, NAMESPACE, "f1", 60)
             await eventually(lambda: lab.engine.waits == 1)

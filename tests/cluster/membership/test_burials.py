@@ -14,6 +14,7 @@ from cluster.membership.partitions import PartitionKeeper
 from cluster.membership.sessions import Burial
 from cluster.membership.timing import Timing
 from cluster.store.store import Store
+from tests.waiting import PATIENCE
 
 PARTITIONS = 3
 
@@ -52,7 +53,7 @@ async def told_once(burials: Burials) -> str:
     burials.on_buried(send.send_nowait)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(burials.run)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             name = await receive.receive()
         nursery.cancel_scope.cancel()
     assert receive.statistics().current_buffer_used == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import trio
 
@@ -12,8 +12,11 @@ from cluster.clock import Clock
 from cluster.membership import HeldPartition, Membership, NodeInfo, Timing
 from cluster.store.store import Store
 from tests.cluster.membership.links import Link
+from tests.waiting import PATIENCE
 
 FAST = Timing().scaled(0.2)
+FORGIVING = replace(FAST, patience=10.0, suspicion_void=30.0)
+"""Nobody is buried, however long the machine takes to let everybody renew again."""
 
 
 @dataclass
@@ -68,13 +71,23 @@ async def nodes_on(store: Store, timing: Timing = FAST) -> AsyncIterator[Nodes]:
         nursery.cancel_scope.cancel()
 
 
-async def until(condition: Callable[[], bool], seconds: float = 15) -> float:
-    """Wait for ``condition``; how long it took."""
-    started = trio.current_time()
-    with trio.fail_after(seconds):
-        while not condition():  # noqa: ASYNC110
+async def until(condition: Callable[[], bool]) -> float:
+    """Wait for ``condition``; for how many seconds it did not hold, as far as could be seen."""
+    started = missing = trio.current_time()
+    with trio.fail_after(PATIENCE):
+        while True:
+            now = trio.current_time()
+            if condition():
+                return missing - started
+            missing = now
             await trio.sleep(0.005)
-    return trio.current_time() - started
+
+
+async def renewals_until(node: Node, condition: Callable[[], bool]) -> int:
+    """How often ``node`` renewed until ``condition`` held: a time that a slow machine stretches."""
+    before = node.member.statistics().renewals
+    await until(condition)
+    return node.member.statistics().renewals - before
 
 
 def shares(*nodes: Node) -> list[int]:
@@ -98,13 +111,14 @@ async def test_shares_follow_arrivals_and_departures(store: Store) -> None:
         a = await nodes.start("a")
         await until(lambda: shares(a) == [16])
         b = await nodes.start("b")
-        assert await until(lambda: shares(a, b) == [8, 8]) < 3
+        assert await renewals_until(a, lambda: shares(a, b) == [8, 8]) <= 3
         c = await nodes.start("c")
-        assert await until(lambda: shares(a, b, c) in ([4, 6, 6], [5, 5, 6])) < 3
+        assert await renewals_until(a, lambda: shares(a, b, c) in ([4, 6, 6], [5, 5, 6])) <= 3
         await a.member.leave()
         assert not a.member.may_act()
         assert not a.keeping
-        assert await until(lambda: shares(b, c) == [8, 8]) < 1, "a clean leave hands over at once"
+        at_once = await renewals_until(b, lambda: shares(b, c) == [8, 8])
+        assert at_once <= 1, "a clean leave is told"
         assert not b.told_dead
         assert not c.told_dead
 
@@ -127,11 +141,12 @@ async def test_what_a_killed_node_kept_is_kept_within_the_lease_and_it_is_buried
     async with nodes_on(store, timing) as nodes:
         a, b = await nodes.start("a"), await nodes.start("b")
         await until(lambda: shares(a, b) == [8, 8])
-        killed = trio.current_time()
+        before = a.member.statistics().renewals
         b.life.cancel()
-        assert await until(lambda: shares(a) == [16]) < 4 * 0.5
+        assert await renewals_until(a, lambda: shares(a) == [16]) <= 4
+        assert not a.told_dead
         await until(lambda: bool(a.told_dead))
-        assert trio.current_time() - killed < 10 * 0.5 + 0.5
+        assert a.member.statistics().renewals - before <= 12
         assert a.told_dead == [b.member.incarnation]
         for partition in range(16):
             assert await store.call("ZSCORE", store.keys.dead(partition), b.member.incarnation) is not None
@@ -173,7 +188,7 @@ async def test_a_node_that_stood_still_too_long_comes_back_as_another(store: Sto
 
 
 async def test_a_node_that_stood_still_shortly_stays_who_it_is(store: Store) -> None:
-    async with nodes_on(store) as nodes:
+    async with nodes_on(store, FORGIVING) as nodes:
         a, b = await nodes.start("a"), await nodes.start("b")
         await until(lambda: shares(a, b) == [8, 8])
         was = b.member.incarnation
@@ -210,9 +225,12 @@ async def test_nobody_acts_when_others_may_take_over(store: Store) -> None:
         await until(lambda: shares(a, b) == [8, 8])
         tenures = list(b.member.held.values())
         b.link.freeze()
-        await until(lambda: not any(tenure.may_act() for tenure in tenures))
-        assert not any(tenure.partition in a.member.held for tenure in tenures)
-        await until(lambda: len(a.member.held) == 16)
+
+        def taken_over() -> bool:
+            assert not any(tenure.may_act() and tenure.partition in a.member.held for tenure in tenures)
+            return len(a.member.held) == 16
+
+        await until(taken_over)
 
 
 async def test_idle_nodes_ask_little(store: Store) -> None:
@@ -237,5 +255,5 @@ async def test_the_clock_learns_from_renewals(store: Store) -> None:
         await member.wait_joined()
         before = clock.now_us()
         seconds, micros = await store.call("TIME")
-        assert before - 50_000 <= int(seconds) * 1_000_000 + int(micros) <= clock.now_us() + 50_000
+        assert before - 500_000 <= int(seconds) * 1_000_000 + int(micros) <= clock.now_us() + 500_000
         await member.leave()

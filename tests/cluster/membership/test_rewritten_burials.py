@@ -11,6 +11,7 @@ from cluster.membership.burials import Burials
 from cluster.membership.sessions import Burial
 from cluster.membership.timing import Timing
 from cluster.store.keys import Keys
+from tests.waiting import PATIENCE
 
 
 async def test_a_rewrite_in_the_middle_of_a_write() -> None:
@@ -32,7 +33,7 @@ async def test_a_rewrite_in_the_middle_of_a_write() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(burials.run)
         burials.learn([Burial("dead~1", 1_000)], 1_000)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE):
             await enough.wait()
         nursery.cancel_scope.cancel()
     assert sorted(written) == sorted([Keys().dead(n) for n in range(3)] * 2)

@@ -12,12 +12,10 @@ import trio
 from cluster.bootstrap import bootstrap
 from cluster.clock import Clock
 from cluster.errors import StoreFull
-from cluster.membership import HeldPartition, Membership, NodeInfo, Timing
+from cluster.membership import HeldPartition, Membership, NodeInfo
 from cluster.store.store import Store, open_store
-from tests.cluster.membership.test_membership import Node, nodes_on, shares, until
+from tests.cluster.membership.test_membership import FAST, FORGIVING, Node, nodes_on, shares, until
 from tests.servers import KINDS, Server, run_cluster, run_server
-
-FAST = Timing().scaled(0.2)
 
 
 @pytest.fixture(params=KINDS)
@@ -67,7 +65,7 @@ async def test_a_full_store_lets_nodes_join_but_founds_no_cluster(server: Server
 
 
 async def test_a_restarted_server_buries_nobody(server: Server) -> None:
-    async with open_store(server.url) as store, nodes_on(store) as nodes:
+    async with open_store(server.url) as store, nodes_on(store, FORGIVING) as nodes:
         a, b = await nodes.start("a"), await nodes.start("b")
         await until(lambda: shares(a, b) == [8, 8])
         names = {a.member.incarnation, b.member.incarnation}
@@ -83,7 +81,7 @@ async def test_a_restarted_server_buries_nobody(server: Server) -> None:
 
 
 async def test_a_frozen_server_buries_nobody(server: Server) -> None:
-    async with open_store(server.url) as store, nodes_on(store) as nodes:
+    async with open_store(server.url) as store, nodes_on(store, FORGIVING) as nodes:
         a, b = await nodes.start("a"), await nodes.start("b")
         await until(lambda: shares(a, b) == [8, 8])
         server.signal(signal.SIGSTOP)

@@ -9,6 +9,7 @@ from cluster.membership.sessions import Buried, NodeInfo, Roll, SessionStore, ne
 from cluster.membership.timing import Timing
 from cluster.store.store import Store
 from tests.cluster.membership.links import Link
+from tests.waiting import PATIENCE
 
 FAST = Timing(session_ttl=0.15, session_margin=0.02, patience=0.3, suspicion_void=30)
 NOBODY = NodeInfo()
@@ -37,7 +38,7 @@ async def mark_of(store: Store, incarnation: str) -> tuple[int, str] | None:
 
 async def suspected(store: Store, watcher: Node, victim: Node) -> tuple[int, str]:
     """Let ``watcher`` look until ``victim`` is suspected."""
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         while True:
             await watcher.renew()
             if mark := await mark_of(store, victim.incarnation):
@@ -47,7 +48,7 @@ async def suspected(store: Store, watcher: Node, victim: Node) -> tuple[int, str
 
 async def buried(watcher: Node, victim: Node) -> int:
     """Let ``watcher`` look until ``victim`` is buried; the time of it in ms."""
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         while True:
             for burial in (await watcher.renew()).burials:
                 if burial.incarnation == victim.incarnation:
@@ -56,17 +57,18 @@ async def buried(watcher: Node, victim: Node) -> int:
 
 
 async def test_the_living_see_each_other(store: Store) -> None:
-    sessions = SessionStore(store, Timing())
+    timing = Timing().scaled(10)
+    sessions = SessionStore(store, timing)
     info = NodeInfo(name="a", build="1.0", level=3, address="10.0.0.1:80", started_at=5)
     await sessions.renew("a~1", info)
     await store.call("HSET", store.keys.sessions("info"), "b~1", '{"name": "b", "level": "new form"}')
-    roll = await SessionStore(store, Timing()).renew("b~1", NOBODY)
+    roll = await SessionStore(store, timing).renew("b~1", NOBODY)
     assert isinstance(roll, Roll)
     assert {session.incarnation: session.info for session in roll.live} == {"a~1": info, "b~1": NOBODY}
-    assert all(6.5 < session.expires_in <= 7 for session in roll.live)
+    assert all(60 < session.expires_in <= 70 for session in roll.live)
     assert not roll.burials
     assert roll.next_verdict_in is not None
-    assert 6.5 < roll.next_verdict_in <= 7
+    assert 60 < roll.next_verdict_in <= 70
 
 
 async def test_death_is_a_verdict_in_two_steps(store: Store) -> None:
@@ -97,12 +99,11 @@ async def test_a_suspicion_from_another_store_generation_starts_over(store: Stor
     await a.renew()
     first, _ = await suspected(store, b, a)
     link.generation = "after a failover"
-    with trio.fail_after(10):
-        while (await b.renew()).now_us / 1000 < first + 290:  # noqa: ASYNC110
-            await trio.sleep(0.01)
+    assert not (await b.renew()).burials
     second = await mark_of(store, a.incarnation)
     assert second is not None
     assert second[1] == "after a failover"
+    assert second[0] >= first
     assert await buried(b, a) - second[0] >= 300
 
 
@@ -123,7 +124,7 @@ async def test_many_die_at_once(store: Store) -> None:
         await store.call("ZADD", store.keys.sessions("alive"), 1, f"n{index}~1")
     b = Node(store, "b", Timing(session_ttl=5, patience=0.05))
     dead: set[str] = set()
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         while len(dead) < 250:
             dead |= {burial.incarnation for burial in (await b.renew()).burials}
             await trio.sleep(0.01)
@@ -157,7 +158,7 @@ async def test_arrivals_and_departures_are_told(store: Store) -> None:
     await a.renew()
     await a.renew()
     await a.sessions.leave(a.incarnation)
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE):
         assert [await wait.receive(), await wait.receive()] == [b"nodes", b"nodes"]
     assert wait.statistics().current_buffer_used == 0
 

@@ -16,7 +16,8 @@ from cluster.queries.broker import QueryBroker
 from cluster.queries.model import Answer, AnswerState, QueryClaim, QueryPoll, Question, QuestionBody
 from cluster.queries.polls import QueryPolls
 from cluster.store.store import Store
-from tests.waiting import eventually
+from tests.store_time import store_ms
+from tests.waiting import LONG_PATIENCE, PATIENCE, eventually
 
 STORM = 1024
 ASKED = Answer(AnswerState.COMPLETED, {"result": 1})
@@ -88,8 +89,8 @@ async def test_a_storm_meets_its_limit_and_leaves_nothing(
         async def all_wait() -> bool:
             return await broker.pending("default", "jobs") == STORM
 
-        await eventually(all_wait, within=20)
-        with trio.fail_after(1):
+        await eventually(all_wait, LONG_PATIENCE)
+        with trio.fail_after(PATIENCE):
             for _ in range(20):
                 await ask()
         assert outcomes == {"query_task_queue_full": 20}
@@ -100,7 +101,7 @@ async def test_a_storm_meets_its_limit_and_leaves_nothing(
     async def gone() -> bool:
         return await _keys(store) == []
 
-    await eventually(gone, within=20)
+    await eventually(gone, LONG_PATIENCE)
     after = int((await store.call("INFO", "memory")).split(b"used_memory:")[1].split(b"\r")[0])
     assert broker.waiting == 0
     assert after < memory + 4 * 1024 * 1024
@@ -172,7 +173,7 @@ async def test_one_query_wakes_one_of_many_polls_on_two_nodes(
         for number in range(20):
             nursery.start_soon(wait, (polls, others)[number % 2], number)
         await eventually(lambda: polls.parked + others.parked == 20)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             for _ in range(5):
                 assert (await broker.ask(_question())).fields == {"result": 1}
         assert polls.parked + others.parked == 15
@@ -185,11 +186,12 @@ async def test_one_query_wakes_one_of_many_polls_on_two_nodes(
 async def test_a_parked_poll_costs_nothing(store: Store, polls: QueryPolls) -> None:
     async with trio.open_nursery() as nursery:
         for number in range(50):
-            nursery.start_soon(polls.poll, _poll(f"w{number}", timeout=2))
+            nursery.start_soon(polls.poll, _poll(f"w{number}", timeout=60))
         await eventually(lambda: polls.parked == 50)
         await trio.testing.wait_all_tasks_blocked(0.2)
         before = store.statistics().pipe.commands
         await trio.testing.wait_all_tasks_blocked(0.2)
+        polls.close()
         await eventually(lambda: polls.parked == 0)
 
     assert store.statistics().pipe.commands == before
@@ -248,7 +250,7 @@ async def test_queries_whose_caller_died_are_not_handed_out(
 
     async def late() -> bool:
         waiting: int = await store.call(
-            "ZCOUNT", keys.pending_queries("default", "jobs"), await _now_ms(store), "+inf"
+            "ZCOUNT", keys.pending_queries("default", "jobs"), await store_ms(store) + 1, "+inf"
         )
         return waiting == 0
 
@@ -282,11 +284,6 @@ async def test_a_record_that_cannot_be_read_hurts_only_its_query(store: Store, p
     assert await polls.poll(_poll()) is None
 
 
-async def _now_ms(store: Store) -> int:
-    seconds, micros = await store.call("TIME")
-    return int(seconds) * 1000 + int(micros) // 1000 + 1
-
-
 async def test_a_node_that_may_not_act_hands_nothing_out(store: Store, broker: QueryBroker) -> None:
     may_act = False
     polls = QueryPolls(store, lease_ms=30_000, may_act=lambda: may_act)
@@ -311,7 +308,7 @@ async def test_a_node_that_may_not_act_hands_nothing_out(store: Store, broker: Q
 
 
 async def test_late_answers_hear_what_became_of_their_query(store: Store, polls: QueryPolls) -> None:
-    broker = await _broker(store, timeout=0.2)
+    broker = await _broker(store, timeout=2)
     found: list[Answer] = []
 
     async def ask() -> None:
@@ -338,7 +335,7 @@ async def test_an_expired_lease_is_refused(store: Store, broker: QueryBroker) ->
         expires = claim.lease_expires_at_ms
 
         async def expired() -> bool:
-            return await _now_ms(store) > expires + 1
+            return await store_ms(store) > expires
 
         await eventually(expired)
         with pytest.raises(Refused) as refused:

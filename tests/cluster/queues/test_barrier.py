@@ -18,6 +18,7 @@ from cluster.queues.slot_claims import SlotGroup, StepClaim, Want, claim_steps
 from cluster.store.keys import QueueName
 from cluster.store.store import Store
 from tests.cluster.queues.lab import Lab
+from tests.waiting import PATIENCE
 
 STEPS = QueueName(TaskKind.STEP, "ns", "F")
 FREE = Permit("ns", TaskKind.STEP, "F", version=0, free=True)
@@ -114,7 +115,7 @@ async def test_after_a_pause_work_goes_on(lab: Lab) -> None:
         with pytest.raises(Paused) as paused:
             await claim()
         assert not paused.value.unknown
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE):
         while True:
             try:
                 claimed = await lab.claim()

@@ -7,16 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from cluster.errors import ConditionFailed
-from cluster.store.store import Store
 from cluster.store.transaction import MAX_BYTES, MAX_OPERATIONS, Transaction, TransactionTooLarge
 from tests.cluster.queues.lab import LEASE_MS, Lab, queue_name
+from tests.store_time import store_ms
 from tests.waiting import eventually
-
-
-async def redis_ms(store: Store) -> int:
-    seconds, micros = await store.call("TIME")
-    return int(seconds) * 1000 + int(micros) // 1000
-
 
 # -- verbs ----------------------------------------------------------------------------------------
 
@@ -227,7 +221,7 @@ async def conditional(lab: Lab, conditions: Conditions, *, until_ms: int = 0) ->
     assert await lab.claim()
     await lab.store.call("HSET", f"{keys.base(0)}:key", "f", 1)
     await lab.store.call("ZADD", keys.timers(0), 1_000, "past", 9_000_000_000_000, "future")
-    until_ms = until_ms or await redis_ms(lab.store) + 60_000
+    until_ms = until_ms or await store_ms(lab.store) + 60_000
     await lab.store.call("HSET", keys.lease(0), "owner", "owner", "nonce", "nonce", "until", until_ms)
     tx = Transaction(0)
     conditions(tx, task)

@@ -16,7 +16,7 @@ from cluster.store.transaction import Transaction
 from tests.cluster.nodes import PartialNode, open_nodes, poll_request
 from tests.cluster.queues.lab import Lab, queue_name
 from tests.servers import run_server
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 
 def task_of(result: PollResult) -> ActivityTask:
@@ -41,7 +41,7 @@ async def test_a_parked_poll_is_woken_by_work_from_elsewhere(lab: Lab) -> None:
 
         nursery.start_soon(poll)
         await parked(node)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             task = await lab.enqueue(partition=9)
             await eventually(lambda: bool(results))
         assert task_of(results[0]).task_id == task
@@ -149,7 +149,7 @@ async def test_a_poll_that_leaves_at_any_moment_loses_no_task(valkey_store: Stor
             else:
                 left += 1
                 await eventually(lambda: ready(lab, task_id))
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             last = task_of(await nodes[0].polls.poll(poll_request("last")))
         assert last.task_id == task_id
         assert last.attempt == 1
@@ -174,7 +174,7 @@ async def test_closing_answers_all_parked_polls_at_once(valkey_store: Store) -> 
         async def poll(number: int) -> None:
             results.append(await node.polls.poll(poll_request(f"w{number}", timeout=60)))
 
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             async with trio.open_nursery() as nursery:
                 for number in range(20):
                     nursery.start_soon(poll, number)

@@ -25,7 +25,7 @@ from tests.cluster.nodes import PartialNode, open_nodes, poll_request
 from tests.cluster.queues.lab import Lab, queue_name
 from tests.cluster.queues.test_matcher import parked, task_of
 from tests.servers import run_server
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 COUNTED = {"claim", "commit", "peek", "SET", "PUBLISH"}
 
@@ -182,7 +182,7 @@ async def test_a_poll_that_cannot_be_noted_ends_at_once(tmp_path: Path, prefix: 
             nursery.start_soon(node.polls.poll, poll_request("first", **wanted))
             await parked(node)
             server.kill()
-            with trio.fail_after(20), pytest.raises(StoreError):
+            with trio.fail_after(PATIENCE), pytest.raises(StoreError):
                 await node.polls.poll(poll_request("second", poll_request_id="p1", **wanted))
             node.polls.close()
 

@@ -13,6 +13,7 @@ from cluster.errors import StartupError
 from cluster.store import checks
 from cluster.store.checks import check_server
 from tests.servers import KINDS, Server, run_cluster, run_server
+from tests.waiting import PATIENCE
 
 GOOD = ("--appendonly", "yes", "--maxmemory-policy", "noeviction")
 
@@ -60,7 +61,7 @@ async def test_a_promise_broken_later_is_reported(tmp_path: Path, monkeypatch: p
     with run_server("valkey", tmp_path, *GOOD, "--appendfsync", "always") as server:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(checks.watch_server, server.url, "fsync", send.send_nowait)
-            with server.client() as client, trio.fail_after(5):
+            with server.client() as client, trio.fail_after(PATIENCE):
                 client.config_set("appendfsync", "everysec")
                 assert "set appendfsync always" in str(await reports.receive())
                 client.config_set("appendfsync", "always")

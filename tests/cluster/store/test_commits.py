@@ -13,6 +13,7 @@ from cluster.store import store as store_module
 from cluster.store.aggregator import GROUP_BYTES, GROUP_TRANSACTIONS, Packed, split
 from cluster.store.store import Store
 from cluster.store.transaction import Transaction
+from tests.waiting import PATIENCE
 
 
 def counting(store: Store, partition: int = 0, request_id: str = "", amount: int = 1) -> Transaction:
@@ -65,7 +66,7 @@ async def test_asking_again_ends_as_unknown(
     monkeypatch.setattr(store_module, "ASK_AGAIN_PAUSE", 0.001)
     monkeypatch.setattr(store_module, "ASK_AGAIN_FOR", 0.05)
     replace_run(valkey_store, monkeypatch, lambda call, _: OutcomeUnknown("lost") if call == 1 else later)
-    with trio.fail_after(2), pytest.raises(OutcomeUnknown):
+    with trio.fail_after(PATIENCE), pytest.raises(OutcomeUnknown):
         await valkey_store.commit(counting(valkey_store, request_id="a"))
     assert await count(valkey_store) == 1
 

@@ -19,7 +19,7 @@ from cluster.store.transaction import Transaction
 from tests.conftest import SharedServers
 from tests.faults import FaultProxy, open_proxy
 from tests.servers import KINDS, Server, run_server
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 
 @pytest.fixture(params=KINDS)
@@ -140,9 +140,9 @@ async def test_a_black_hole_is_noticed(
     monkeypatch.setattr(pipe_module, "REPLY_TIMEOUT", 0.2)
     async with open_store(proxy.url, call_timeout=0.5) as store:
         proxy.black_hole()
-        with trio.fail_after(3), pytest.raises(OutcomeUnknown):
+        with trio.fail_after(PATIENCE), pytest.raises(OutcomeUnknown):
             await store.call("INCR", f"{prefix}:n")
-        with trio.fail_after(3), pytest.raises(StoreUnavailable):
+        with trio.fail_after(PATIENCE), pytest.raises(StoreUnavailable):
             await store.call("INCR", f"{prefix}:n")
         await proxy.cut()
         proxy.black_hole(False)
@@ -167,12 +167,12 @@ async def test_a_restart_is_waited_for(own_server: Server, prefix: str) -> None:
 async def test_redis_away_is_unavailable_at_the_deadline(own_server: Server, prefix: str) -> None:
     async with open_store(own_server.url, call_timeout=0.3) as store:
         own_server.kill()
-        with trio.fail_after(2), pytest.raises(StoreUnavailable, match="cannot reach redis://127"):
+        with trio.fail_after(PATIENCE), pytest.raises(StoreUnavailable, match="cannot reach redis://127"):
             await store.call("INCR", f"{prefix}:n")
 
 
 async def test_no_server_at_start(prefix: str) -> None:
-    with trio.fail_after(3), pytest.raises(StoreUnavailable):
+    with trio.fail_after(PATIENCE), pytest.raises(StoreUnavailable):
         async with open_store("redis://127.0.0.1:1/0", call_timeout=0.3):
             pass
 
@@ -224,7 +224,7 @@ async def test_too_many_waiting_commands_fail_fast(
             for _ in range(10):
                 nursery.start_soon(store.call, "GET", f"{prefix}:n")
             await eventually(lambda: store.statistics().pipe.waiting == 10)
-            with trio.fail_after(0.5), pytest.raises(StoreUnavailable, match="already wait"):
+            with trio.fail_after(PATIENCE), pytest.raises(StoreUnavailable, match="already wait"):
                 await store.call("GET", f"{prefix}:n")
             proxy.black_hole(False)
         assert store.statistics().pipe.refused_at_limit == 1
@@ -301,7 +301,7 @@ async def test_a_replica_is_not_used(own_server: Server, tmp_path: Path) -> None
 
 
 async def test_a_stopped_server_closes_quickly(own_server: Server, prefix: str) -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE):
         async with open_store(own_server.url) as store, trio.open_nursery() as nursery:
             own_server.signal(signal.SIGSTOP)
             nursery.start_soon(store.call, "INCR", f"{prefix}:n")
@@ -321,5 +321,5 @@ async def test_a_script_that_does_not_compile_is_refused(
 ) -> None:
     monkeypatch.setattr(store_module, "load_script", lambda name: assemble(name, "this is not lua", {}))
     async with open_store(valkey_url) as store:
-        with trio.fail_after(2), pytest.raises(StoreRefused, match="compil"):
+        with trio.fail_after(PATIENCE), pytest.raises(StoreRefused, match="compil"):
             await store.run("broken", ["k"], [])

@@ -14,7 +14,7 @@ from cluster.store.store import Store, open_store
 from tests.conftest import SharedServers
 from tests.faults import FaultProxy, open_proxy
 from tests.servers import Server, run_server
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 
 class Inbox:
@@ -100,7 +100,7 @@ async def test_a_reconnect_subscribes_again_before_it_is_told(proxy: FaultProxy,
         inbox = Inbox(store, prefix)
         await store.subscribe(f"{prefix}:c")
         await proxy.cut()
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await inbox.reconnected.wait()
         assert await store.call("PUBLISH", f"{prefix}:c", "after", idempotent=True) == 1
         assert await inbox.messages.receive() == (f"{prefix}:c", b"after")
@@ -113,7 +113,7 @@ async def test_a_server_restart_is_a_reconnect(own_server: Server, prefix: str) 
         await store.subscribe(f"{prefix}:c")
         own_server.kill()
         await trio.to_thread.run_sync(own_server.start)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await inbox.reconnected.wait()
         assert await store.call("PUBLISH", f"{prefix}:c", "after") == 1
 
@@ -132,7 +132,7 @@ async def test_a_black_hole_is_noticed(
         proxy.black_hole()
         await eventually(lambda: store.statistics().pubsub.lost_connections > 0)
         proxy.black_hole(False)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE):
             await inbox.reconnected.wait()
 
 
@@ -146,7 +146,7 @@ async def test_an_internal_error_is_a_reconnect(
             patch.setattr(pubsub_module, "MESSAGES_A_BATCH", None)
             await store.call("PUBLISH", f"{prefix}:c", "lost")
             await eventually(lambda: store.statistics().pubsub.lost_connections > 0)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await inbox.reconnected.wait()
         assert await store.call("PUBLISH", f"{prefix}:c", "after") == 1
         assert await inbox.messages.receive() == (f"{prefix}:c", b"after")
@@ -176,6 +176,6 @@ async def test_a_flood_arrives_complete_and_in_order(store: Store, prefix: str) 
     await store.subscribe(f"{prefix}:c")
     flood = "for i = 1, 5000 do redis.call('PUBLISH', ARGV[1], i) end"
     await store.call("EVAL", flood, 0, f"{prefix}:c")
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         await done.wait()
     assert received == list(range(1, 5001))

@@ -13,6 +13,7 @@ from cluster.store.checks import check_server
 from cluster.store.lane import Lane
 from cluster.store.pipe import open_pipe
 from tests.scripted import ScriptedRedis, scripted_redis
+from tests.waiting import PATIENCE
 
 NOT_EXECUTED = [
     "LOADING Redis is loading the dataset in memory",
@@ -55,7 +56,7 @@ async def test_only_the_refused_command_is_sent_again(scripted: ScriptedRedis, e
 async def test_a_lasting_refusal_ends_at_the_deadline(scripted: ScriptedRedis, error: str) -> None:
     async with open_pipe(scripted.url, call_timeout=0.2) as pipe:
         scripted.script("INCR", *[f"-{error}"] * 1000)
-        with trio.fail_after(2), pytest.raises(StoreUnavailable, match=error.split()[0]):
+        with trio.fail_after(PATIENCE), pytest.raises(StoreUnavailable, match=error.split()[0]):
             await pipe.execute(["INCR", "n"])
         assert scripted.executed["INCR"] == 0
 
@@ -64,7 +65,7 @@ async def test_a_refusal_after_a_lost_reply_stays_ambiguous(scripted: ScriptedRe
     """The first attempt may have been executed, whatever the later ones say."""
     async with open_pipe(scripted.url, call_timeout=0.3) as pipe:
         scripted.script("INCR", "!garbage", *["-BUSY Redis is busy running a script."] * 1000)
-        with trio.fail_after(3), pytest.raises(OutcomeUnknown):
+        with trio.fail_after(PATIENCE), pytest.raises(OutcomeUnknown):
             await pipe.execute(["INCR", "n"], idempotent=True)
 
 
@@ -91,7 +92,7 @@ async def test_an_internal_error_fails_its_batch_and_not_the_lane(
         assert await pipe.execute(["INCR", "n"]) == b"OK"
         with monkeypatch.context() as patch:
             patch.setattr(Lane, "_settle", None)
-            with trio.fail_after(2), pytest.raises(OutcomeUnknown, match="internal error"):
+            with trio.fail_after(PATIENCE), pytest.raises(OutcomeUnknown, match="internal error"):
                 await pipe.execute(["INCR", "n"])
         assert await pipe.execute(["INCR", "n"]) == b"OK"
         assert pipe.statistics().waiting == 0
@@ -107,7 +108,7 @@ async def test_every_caller_of_a_closing_pipe_is_answered(scripted: ScriptedRedi
         except StoreError as error:
             errors.append(error)
 
-    with trio.fail_after(3):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery, open_pipe(scripted.url) as pipe:
             for _ in range(20):
                 nursery.start_soon(increment)

@@ -12,8 +12,9 @@ import trio
 from cluster.errors import ConditionFailed, NotDurable, StoreUnavailable
 from cluster.store.store import open_store
 from cluster.store.transaction import Transaction
-from tests.servers import KINDS, Sentinel, Server, free_port, run_cluster, run_server
-from tests.waiting import eventually
+from tests.ports import free_port
+from tests.servers import KINDS, Sentinel, Server, run_cluster, run_server
+from tests.waiting import PATIENCE, eventually
 
 
 @pytest.fixture(params=KINDS)
@@ -173,7 +174,7 @@ async def test_sentinel_fail_over(pair: tuple[Server, Server], tmp_path: Path, p
             with primary.client() as client:
                 assert client.wait(0, 100) >= 0
             primary.kill()
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE):
                 assert await store.call("INCR", f"{prefix}:a", idempotent=True) >= 1
                 await reconnected.wait()
             assert store.generation != first
@@ -239,7 +240,7 @@ async def test_tls(certificate: Path, tmp_path: Path, prefix: str) -> None:
             await store.call(
                 "EVAL", "for i = 1, 500 do redis.call('PUBLISH', ARGV[1], i) end", 0, f"{prefix}:c"
             )
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 await done.wait()
             assert received == list(range(1, 501))
         with pytest.raises(StoreUnavailable, match="certificate"):

@@ -31,9 +31,9 @@ from cluster.upkeep.due import DueWork
 from nodes.streams.codec import ProtocolError
 from nodes.streams.hub import StreamHub
 from nodes.tracing import Spans
-from tests.cluster.nodes import synchronized_clock
+from tests.cluster.nodes import NEVER, synchronized_clock
 from tests.stream_client import Frame, StreamClient
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 NAMESPACE = "ns"
 PARTITIONS = 4
@@ -101,7 +101,7 @@ class StreamNode:
                 await client.open(*range(1, slots + 1))
             if rpc_slots:
                 await client.open(*range(slots + 1, slots + rpc_slots + 1), kind="rpc_only")
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 await self.hub.presence.settled()
             yield client
 
@@ -183,10 +183,20 @@ class StreamLab:
 
 @asynccontextmanager
 async def open_stream_lab(
-    url: str, prefix: str, count: int = 2, *, limits: Mapping[str, Any] | None = None, **matching: Any
+    url: str,
+    prefix: str,
+    count: int = 2,
+    *,
+    limits: Mapping[str, Any] | None = None,
+    peek_seconds: float = NEVER,
+    **matching: Any,
 ) -> AsyncIterator[StreamLab]:
-    """``matching`` are settings of that section, in seconds; ``limits`` the override tree."""
-    settings = MatchingSettings.model_validate({"sticky_wait": 0.6, "dispatch_wait": 2.0, **matching})
+    """``matching`` are settings of that section, in seconds; ``limits`` the override tree.
+
+    Unless a test wants it otherwise no wait of the matching ends by itself and nobody peeks: what comes
+    at all was sent for, however slow the machine is.
+    """
+    settings = MatchingSettings.model_validate({"sticky_wait": NEVER, "dispatch_wait": NEVER, **matching})
     members = [Member(f"node-{number}~1") for number in range(count)]
     lab = StreamLab()
     async with AsyncExitStack() as stack:
@@ -200,6 +210,7 @@ async def open_stream_lab(
             clock = await synchronized_clock(store)
             barrier = _barrier(store, members, number)
             node = _node(store, clock, gate, barrier, members, number, settings, nursery)
+            node.hub.matcher._peek_seconds = peek_seconds
             await nursery.start(barrier.run)
             await nursery.start(node.hub.run)
             await nursery.start(node.rpc.run)
@@ -293,7 +304,7 @@ def attempt(task: Frame) -> tuple[int, int]:
     return int(number), int(delivery)
 
 
-async def next_task(*workers: StreamClient, within: float = 10.0) -> tuple[StreamClient, Frame]:
+async def next_task(*workers: StreamClient, within: float = PATIENCE) -> tuple[StreamClient, Frame]:
     """The first task that one of the workers gets."""
     found: list[tuple[StreamClient, Frame]] = []
 

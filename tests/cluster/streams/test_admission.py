@@ -26,6 +26,7 @@ from tests.cluster.streams.lab import (
     next_task,
     open_stream_lab,
 )
+from tests.store_time import early_in_a_minute
 from tests.stream_client import Frame, StreamClient
 from tests.waiting import eventually
 
@@ -110,7 +111,7 @@ async def test_more_than_the_limit_stays_in_the_queue(valkey_url: str, prefix: s
             assert await lease_count(lab) == LIMIT
         assert not [f for w in (w1, w2) for f in w.frames if f["type"] == "task"]
         await first[0].complete(first[1], COMPLETE)
-        third = await next_task(w1, w2, within=0.8)
+        third = await next_task(w1, w2)
         assert await lease_count(lab) == LIMIT
         for worker, task in (second, third):
             await worker.complete(task, COMPLETE)
@@ -125,7 +126,7 @@ async def test_a_chain_of_steps_of_one_worker_stays_within_the_limit(valkey_url:
         for _ in range(2):
             await lab[0].start("F")
         for turn in range(6):
-            task = await w1.next("task", within=3)
+            task = await w1.next("task")
             assert await lease_count(lab) == 1
             await w1.complete(task, go_to("b") if turn < 4 else COMPLETE)
         await nothing_is_held(lab)
@@ -169,9 +170,7 @@ async def test_so_many_dispatches_a_minute(valkey_url: str, prefix: str, fields:
         lab[0].worker("w1", "F", slots=2) as w1,
         lab[1].worker("w2", "F", slots=2) as w2,
     ):
-        seconds, _ = await lab[0].store.call("TIME")
-        if int(seconds) % 60 > 50:
-            await trio.sleep(60 - int(seconds) % 60)
+        await early_in_a_minute(lab[0].store)
         for _ in range(5):
             await lab[0].start("F")
         for _ in range(3):
@@ -321,7 +320,7 @@ async def test_a_node_that_dies_gives_up_its_places(valkey_url: str, prefix: str
             for partition in range(PARTITIONS):
                 nursery.start_soon(lab[1].hub.orphanage.housekeep, held(partition))
             for _ in range(sum(worker is w1 for worker, _ in mine)):
-                task = await w2.next("task", within=5)
+                task = await w2.next("task")
                 assert await lease_count(lab) <= LIMIT
                 await w2.complete(task, COMPLETE)
             await nothing_is_held(lab)

@@ -14,9 +14,20 @@ from cluster.store.keys import QueueName
 from cluster.upkeep.orphans import Orphan
 from nodes.streams.audit import Audit
 from nodes.streams.tasks import RunningStep, running_step
-from tests.cluster.streams.lab import COMPLETE, NAMESPACE, PARTITIONS, StreamLab, attempt, held, next_task
+from tests.cluster.streams.lab import (
+    COMPLETE,
+    NAMESPACE,
+    PARTITIONS,
+    StreamLab,
+    attempt,
+    held,
+    next_task,
+    open_stream_lab,
+)
 from tests.stream_client import Frame
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
+
+pytestmark = pytest.mark.usefixtures("no_audit")
 
 SOON = {"execute": {"retry": {"initial_interval_seconds": 0.05}}}
 """Step options with a retry that does not keep a test waiting."""
@@ -29,7 +40,7 @@ async def test_r49_losing_the_connection_fails_the_attempt(lab: StreamLab) -> No
             await lab[0].start("F", options=SOON)
             assert attempt(await w1.next("task")) == (1, 0)
         async with lab[1].worker("w3", "F") as w3:
-            assert attempt(await w3.next("task", within=2)) == (2, 0)
+            assert attempt(await w3.next("task")) == (2, 0)
         await w2.quiet(0)
 
 
@@ -37,7 +48,7 @@ async def test_r50_no_hidden_retry(lab: StreamLab) -> None:
     async with lab[0].worker("w1", "F") as w1:
         flow_id = await lab[0].start("F", options=ONCE)
         await w1.next("task")
-    run = await lab[1].engine.wait_closed(NAMESPACE, flow_id, 5)
+    run = await lab[1].engine.wait_closed(NAMESPACE, flow_id, PATIENCE)
     assert run.state.status == "failed"
 
 
@@ -48,9 +59,9 @@ async def test_d10_a_poison_step_is_bounded_and_harms_no_other(lab: StreamLab) -
     attempts = []
     for life in range(3):
         async with lab[life % 2].worker(f"w{life}", {"name": "F", "step_types": ["poison"]}) as victim:
-            attempts.append(attempt(await victim.next("task", within=5)))
+            attempts.append(attempt(await victim.next("task")))
     assert attempts == [(1, 0), (2, 0), (3, 0)]
-    run = await lab[1].engine.wait_closed(NAMESPACE, poison, 5)
+    run = await lab[1].engine.wait_closed(NAMESPACE, poison, PATIENCE)
     assert run.state.status == "failed"
     async with lab[0].worker("w9", "F") as w9:
         await lab[1].start("F")
@@ -62,7 +73,7 @@ async def test_r51_late_output_is_refused_and_changes_nothing(lab: StreamLab) ->
     options = {"execute": {"timeout_seconds": 0.1, "retry": {"initial_interval_seconds": 0.05}}}
     async with lab[0].worker("w1", "F", slots=2) as w1:
         await lab[0].start("F", options=options)
-        late, second = await w1.next("task"), await w1.next("task", within=3)
+        late, second = await w1.next("task"), await w1.next("task")
         assert (attempt(late), attempt(second)) == ((1, 0), (2, 0))
         confirmed = await w1.complete(late, COMPLETE)
         assert (confirmed["accepted"], confirmed["reason"]) == (False, "stale")
@@ -75,7 +86,7 @@ async def test_r53_half_closing_without_output_returns_the_attempt(lab: StreamLa
         async with lab[1].worker("w2", "F") as w2:
             await w1.send({"type": "half_close", "slot": task["slot"]})
             assert (await w1.next("closed"))["reason"] == "half_closed"
-            again = await w2.next("task", within=2)
+            again = await w2.next("task")
             assert attempt(again) == (1, 1)
             assert (await w2.complete(again, COMPLETE))["accepted"]
 
@@ -89,7 +100,7 @@ async def test_a3_half_closing_after_a_heartbeat_loses_the_attempt(lab: StreamLa
         record = lab[0].store.keys.task(_partition(task), task["task"]["task_id"])
         await eventually(partial(_has_checkpoint, lab, record))
         await w1.send({"type": "half_close", "slot": task["slot"]})
-        again = await w1.next("task", within=2)
+        again = await w1.next("task")
         assert attempt(again) == (2, 0)
         assert again["task"]["checkpoint"] == {"at": 3}
 
@@ -100,7 +111,7 @@ async def test_r54_resetting_loses_the_attempt(lab: StreamLab) -> None:
         task = await w1.next("task")
         await w1.send({"type": "reset", "slot": task["slot"]})
         assert (await w1.next("closed"))["reason"] == "reset"
-        assert attempt(await w1.next("task", within=2)) == (2, 0)
+        assert attempt(await w1.next("task")) == (2, 0)
 
 
 async def test_r57_capacity_declines_return_and_are_counted(lab: StreamLab) -> None:
@@ -111,7 +122,7 @@ async def test_r57_capacity_declines_return_and_are_counted(lab: StreamLab) -> N
             fields = {"slot": task["slot"], "attempt_id": task["task"]["attempt_id"]}
             await w1.send({"type": "decline", **fields, "reason": "no_capacity"})
             assert (await w1.next("confirmed"))["accepted"]
-            assert attempt(await w2.next("task", within=2)) == (1, 1)
+            assert attempt(await w2.next("task")) == (1, 1)
     assert lab[0].hub.statistics().capacity_declines == 1
 
 
@@ -122,7 +133,7 @@ async def test_r77_a_task_that_crosses_a_half_close_is_never_lost(lab: StreamLab
             async with lab[0].worker(f"w1-{number}", "F") as w1:
                 flow_id = await lab[0].start("F", options=ONCE)
                 await w1.send({"type": "half_close", "slot": 1})
-                task = await w2.next("task", within=3)
+                task = await w2.next("task")
                 assert task["task"]["flow_id"] == flow_id
                 assert attempt(task)[0] == 1
                 await w2.complete(task, COMPLETE)
@@ -139,7 +150,7 @@ async def test_r78_a_leaving_node_lets_tasks_finish(lab: StreamLab) -> None:
             await w1.quiet(0.2)
             assert (await w1.complete(task, COMPLETE))["accepted"]
             assert (await w1.next("closed"))["reason"] == "reconnect"
-            await w1.wait_ended(3)
+            await w1.wait_ended()
 
 
 async def test_r78_whoever_greets_a_leaving_node_is_sent_elsewhere(lab: StreamLab) -> None:
@@ -154,7 +165,7 @@ async def test_r78_whoever_greets_a_leaving_node_is_sent_elsewhere(lab: StreamLa
         )
         await late.next("reconnect")
         assert (await late.next("rejected", slot=1))["reason"] == "node_leaving"
-        await late.wait_ended(3)
+        await late.wait_ended()
 
 
 async def test_r81_an_output_counts_though_its_worker_is_gone(lab: StreamLab) -> None:
@@ -164,7 +175,7 @@ async def test_r81_an_output_counts_though_its_worker_is_gone(lab: StreamLab) ->
         fields = {"slot": task["slot"], "attempt_id": task["task"]["attempt_id"]}
         await w1.send({"type": "output", **fields, "output": COMPLETE})
         await w1.drop()
-    run = await lab[1].engine.wait_closed(NAMESPACE, flow_id, 5)
+    run = await lab[1].engine.wait_closed(NAMESPACE, flow_id, PATIENCE)
     assert run.state.status == "completed"
 
 
@@ -180,7 +191,7 @@ async def test_e1_what_a_buried_node_had_handed_out_is_lost(lab: StreamLab) -> N
             async with trio.open_nursery() as nursery:
                 for partition in range(PARTITIONS):
                     nursery.start_soon(lab[1].hub.housekeep, held(partition))
-                assert attempt(await w2.next("task", within=3)) == (2, 0)
+                assert attempt(await w2.next("task")) == (2, 0)
                 late = await w1.complete(task, COMPLETE)
                 assert (late["accepted"], late["reason"]) == (False, "stale")
                 await eventually(partial(_nothing_left, lab, dead))
@@ -214,7 +225,7 @@ async def test_e2_nothing_is_handed_out_while_the_node_may_not_act(lab: StreamLa
         await w1.quiet(0.4)
         lab[0].member.acting = True
         # A claim that was under way when the node had to stop came back: then it is delivery 1.
-        assert attempt(await w1.next("task", within=2))[0] == 1
+        assert attempt(await w1.next("task"))[0] == 1
 
 
 async def test_e2_streams_of_a_buried_node_are_closed(lab: StreamLab) -> None:
@@ -227,10 +238,6 @@ async def test_e2_streams_of_a_buried_node_are_closed(lab: StreamLab) -> None:
         await w1.next("task")
 
 
-AT_ONCE = 2.0
-"""Well below the period of the audit (5 s), which would find it, too."""
-
-
 @pytest.mark.parametrize("kind", [StopType.TERMINATE, StopType.FAIL])
 async def test_attempts_that_are_over_are_cancelled_at_their_worker_at_once(
     lab: StreamLab, kind: StopType
@@ -240,14 +247,18 @@ async def test_attempts_that_are_over_are_cancelled_at_their_worker_at_once(
         flow_id = await lab[0].start("F")
         task = await w1.next("task")
         await lab[1].engine.stop(NAMESPACE, flow_id, kind, "", wait=False)
-        cancel = await w1.next("cancel", within=AT_ONCE)
+        cancel = await w1.next("cancel")
         assert (cancel["attempt_id"], cancel["reason"]) == (task["task"]["attempt_id"], "attempt_over")
         confirmed = await w1.complete(task, COMPLETE)
         assert (confirmed["accepted"], confirmed["reason"]) == (False, "flow_closed")
 
 
-async def test_a_cooperative_stop_is_told_at_once_on_every_node(lab: StreamLab) -> None:
-    async with lab[0].worker("w1", "F") as w1, lab[1].worker("w2", "F") as w2:
+async def test_a_cooperative_stop_is_told_at_once_on_every_node(valkey_url: str, prefix: str) -> None:
+    async with (
+        open_stream_lab(valkey_url, prefix, sticky_wait=0) as lab,
+        lab[0].worker("w1", "F") as w1,
+        lab[1].worker("w2", "F") as w2,
+    ):
         flow_id = await lab[0].start("F", "first")
         who, first = await next_task(w1, w2)
         two = {"decision": {"next": [{"step_type": "a"}, {"step_type": "a"}]}}
@@ -255,11 +266,11 @@ async def test_a_cooperative_stop_is_told_at_once_on_every_node(lab: StreamLab) 
         tasks = [await w1.next("task"), await w2.next("task")]
         await lab[1].engine.stop(NAMESPACE, flow_id, StopType.CANCEL, "", wait=True)
         for worker, task in zip((w1, w2), tasks, strict=True):
-            cancel = await worker.next("cancel", within=AT_ONCE)
+            cancel = await worker.next("cancel")
             assert cancel["attempt_id"] == task["task"]["attempt_id"]
             assert cancel["reason"] == "cancel_requested"
             assert (await worker.complete(task, COMPLETE))["accepted"]
-        run = await lab[0].engine.wait_closed(NAMESPACE, flow_id, 5)
+        run = await lab[0].engine.wait_closed(NAMESPACE, flow_id, PATIENCE)
         assert run.state.status == "canceled"
 
 
@@ -270,7 +281,7 @@ async def test_cancelled_siblings_hear_of_it_at_once(lab: StreamLab) -> None:
         tasks = {task["task"]["step_type"]: task for task in [await w1.next("task"), await w1.next("task")]}
         decision = {"next": [{"step_type": "c"}], "cancel": {"siblings": True}}
         assert (await w1.complete(tasks["a"], {"decision": decision}))["accepted"]
-        cancel = await w1.next("cancel", within=AT_ONCE)
+        cancel = await w1.next("cancel")
         assert cancel["attempt_id"] == tasks["b"]["task"]["attempt_id"]
         # The output of what was cancelled counts for nothing, and its slot serves again.
         confirmed = await w1.complete(tasks["b"], COMPLETE)
@@ -283,7 +294,7 @@ async def test_an_attempt_that_timed_out_is_cancelled_and_the_next_is_not(lab: S
     async with lab[0].worker("w1", "F", slots=2) as w1:
         await lab[0].start("F", options=options)
         first = await w1.next("task")
-        cancel = await w1.next("cancel", within=AT_ONCE)
+        cancel = await w1.next("cancel")
         assert cancel["attempt_id"] == first["task"]["attempt_id"]
 
 
@@ -298,7 +309,7 @@ async def test_a_cancel_that_overtakes_its_task_reaches_it(lab: StreamLab) -> No
         await w1.send({"type": "reset", "slot": 1})
         await w1.open(2)
         assert (await w1.next("task"))["task"]["attempt_id"] == early
-        assert (await w1.next("cancel", within=AT_ONCE))["attempt_id"] == early
+        assert (await w1.next("cancel"))["attempt_id"] == early
         assert flow_id
 
 
@@ -310,7 +321,7 @@ async def test_cancels_that_were_missed_are_found(lab: StreamLab) -> None:
         await lab[1].engine.stop(NAMESPACE, flow_id, StopType.CANCEL, "", wait=True)
         await w1.quiet(0.2, "cancel")
         lab[0].hub.audit.look_for_stops()
-        assert (await w1.next("cancel", within=AT_ONCE))["reason"] == "cancel_requested"
+        assert (await w1.next("cancel"))["reason"] == "cancel_requested"
 
 
 async def test_a_task_that_is_on_its_way_is_no_stranger(lab: StreamLab) -> None:
@@ -351,7 +362,7 @@ async def test_heartbeats_hear_that_the_flow_is_stopped(lab: StreamLab) -> None:
         await lab[1].engine.stop(NAMESPACE, flow_id, StopType.CANCEL, "", wait=False)
         beat = {"slot": task["slot"], "attempt_id": task["task"]["attempt_id"]}
         await w1.send({"type": "heartbeat", **beat})
-        await w1.next("cancel", within=3)
+        await w1.next("cancel")
 
 
 async def test_a_claim_whose_reply_was_lost_comes_back(lab: StreamLab) -> None:
@@ -366,6 +377,6 @@ async def test_a_claim_whose_reply_was_lost_comes_back(lab: StreamLab) -> None:
     async with lab[1].worker("w2", "F") as w2:
         for _ in range(2):
             await lab[0].hub.audit.look()
-        task = await w2.next("task", within=2)
+        task = await w2.next("task")
         assert (task["task"]["flow_id"], attempt(task)) == (flow_id, (1, 1))
         assert lab[0].hub.statistics().repaired == 1

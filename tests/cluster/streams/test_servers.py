@@ -72,7 +72,7 @@ async def _buried(lab: StreamLab) -> None:
                 arguments: list[str | int] = [60_000, 1, lab[0].member.incarnation]
                 await lab[1].store.run("bury", [keys.dead(partition)], arguments)
                 nursery.start_soon(lab[1].hub.housekeep, held(partition))
-            assert attempt(await w2.next("task", within=3)) == (2, 0)
+            assert attempt(await w2.next("task")) == (2, 0)
             await eventually(lambda: len(lab[1].hub.backlog.partitions) == PARTITIONS)
             nursery.cancel_scope.cancel()
 
@@ -131,4 +131,4 @@ async def test_a_full_store_hands_out_nothing_new_and_finishes_what_runs(
             finally:
                 client.config_set("maxmemory", 0)
         assert (await lab[0].engine.read(NAMESPACE, first)).state.status == "completed"
-        await worker.next("task", within=3)
+        await worker.next("task")

@@ -17,12 +17,12 @@ from cluster.queues.model import ActivityTask, WorkflowTask
 from cluster.store.store import Store
 from cluster.store.transaction import Transaction
 from cluster.upkeep import due, setbacks
-from cluster.upkeep.keeper import Keeper
+from cluster.upkeep.keeper import LONGEST_NAP_SECONDS, Keeper
 from cluster.workflows.engine import StartRequest
 from cluster.workflows.planning import DROPS_AT_ONCE, LeaseTimes
 from tests.cluster.nodes import PartialNode, hold, open_nodes, poll_request
 from tests.cluster.queues.lab import Lab
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 
 async def start(node: PartialNode, commands: list[dict[str, Any]], workflow_id: str = "one") -> str:
@@ -67,7 +67,7 @@ async def test_a_timer_is_never_fired_early_and_once_by_many(store: Store) -> No
                 await node.engine.timer_due(timer, due_ms)
             early = await fired(nodes[0], run_id)
             assert early == [] or nodes[0].clock.now_ms() >= due_ms
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             while not await fired(nodes[0], run_id):
                 async with trio.open_nursery() as nursery:
                     for node in nodes:
@@ -92,8 +92,8 @@ async def test_a_keeper_is_in_time(store: Store) -> None:
         await eventually(lambda: all(nap.scope is not None for nap in keeper._naps.values()))
         run_id = await start(node, [{"type": "start_timer", "delay_seconds": 1}])
         _, _, due_ms = await the_timer(store)
-        await eventually(lambda: has_fired(node, run_id), within=5)
-        assert node.clock.now_ms() - due_ms < 900
+        await eventually(lambda: has_fired(node, run_id))
+        assert node.clock.now_ms() - due_ms < LONGEST_NAP_SECONDS / 2 * 1000
         nursery.cancel_scope.cancel()
 
 
@@ -116,7 +116,7 @@ async def test_a_nudge_during_the_work_is_not_lost(valkey_store: Store) -> None:
         await entered.wait()
         keeper.nudge(3, node.clock.now_ms() - 1)
         go_on.set()
-        await eventually(lambda: runs == 2, within=2)
+        await eventually(lambda: runs == 2)
         nursery.cancel_scope.cancel()
 
 
@@ -137,7 +137,7 @@ async def test_a_partition_that_nobody_holds_is_helped(store: Store) -> None:
         run_id = await start(nodes[0], [{"type": "start_timer", "delay_seconds": 1}])
         _, _, due_ms = await the_timer(store)
         await eventually(lambda: has_fired(nodes[0], run_id))
-        assert 900 < nodes[0].clock.now_ms() - due_ms < 3_500
+        assert nodes[0].clock.now_ms() - due_ms > 900
         assert len(await fired(nodes[0], run_id)) == 1
         await eventually(lambda: sum(helper.counters.overdue for helper in helpers) >= 1)
         nursery.cancel_scope.cancel()
@@ -166,7 +166,7 @@ async def test_a_parked_poll_gets_what_lapsed(store: Store) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(node.polls.poll, poll_request("v", kind=TaskKind.WORKFLOW))
             await eventually(lambda: node.polls.parked == 1)
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 while node.polls.parked:
                     await node.due.run(partition)
                     await trio.sleep(0.01)
@@ -208,7 +208,7 @@ async def test_one_bad_run_holds_up_nobody(store: Store) -> None:
         tx = Transaction(partition)
         tx.arm(f"{bad} t1", due_ms - 10)
         await store.commit(tx)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             while not await fired(node, run_id):
                 await node.due.run(partition)
                 await trio.sleep(0.02)

@@ -9,6 +9,7 @@ from cluster.queues.model import ActivityTask, WorkflowTask
 from cluster.store.store import Store
 from cluster.workflows.engine import StartRequest
 from tests.cluster.nodes import PartialNode, open_nodes, poll_request
+from tests.waiting import PATIENCE
 
 ACTIVITIES = 120
 
@@ -24,7 +25,7 @@ async def test_many_activities_of_a_run_are_answered_at_once_on_two_nodes(store:
             except Exception as error:
                 refused.append(error)
 
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE):
             async with trio.open_nursery() as nursery:
                 for number, task in enumerate(tasks):
                     nursery.start_soon(answer, nodes[number % 2], task)

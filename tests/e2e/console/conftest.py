@@ -15,10 +15,10 @@ import pytest
 import trio
 from playwright.sync_api import Browser, sync_playwright
 
-from nodes.cli.local import free_ports
 from tests.cluster_processes import HOST, Cluster, make_cluster, wait_ready
 from tests.conftest import SharedServers
 from tests.e2e.console.seeding import Seeded, seed
+from tests.ports import free_ports
 from tests.wire import HEADERS, Wire
 
 TOKENS = {"worker": "worker-secret", "operator": "operator-secret", "admin": "admin-secret"}

@@ -9,6 +9,7 @@ import httpx
 import trio
 
 from tests.cluster_processes import make_cluster
+from tests.waiting import PATIENCE
 from tests.wire import open_wire
 
 
@@ -25,7 +26,7 @@ async def test_a_leaving_node_ends_live_updates(valkey_url: str, prefix: str, tm
                     got.append(line)
                     if line.startswith("event: part"):
                         node.signal(signal.SIGTERM)
-            with trio.fail_after(20):
+            with trio.fail_after(PATIENCE):
                 assert await node.child.wait() == 0, node.log
         assert got[0] == "retry: 3000"
         assert any("Open workflows" in line for line in got)

@@ -23,11 +23,11 @@ import trio
 from nodes.cli.dw.failures import ExitCode
 from nodes.cli.dw.program import load
 from nodes.cli.dw.views import Rows
-from nodes.cli.local import free_ports
 from tests.cluster_processes import make_cluster
 from tests.conftest import SharedServers
 from tests.e2e.dw.world import World
 from tests.e2e.programs import DW, TOP, environment
+from tests.ports import free_ports
 
 TOKENS = {
     "DW_WORKER_TOKEN": "worker-secret",

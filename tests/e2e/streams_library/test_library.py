@@ -50,7 +50,7 @@ from headrace import (
     wait_any,
 )
 from tests.cluster_processes import TOP, Cluster, environment
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 EXAMPLES = ["order", "fan_out", "long_job"]
 SOON = MethodOptions(retry=RetryPolicy(initial_interval=0.05, maximum_attempts=3))
@@ -66,7 +66,7 @@ async def working(
     urls: str | Sequence[str], flows: Sequence[Any], slots: int = 4, **options: Any
 ) -> AsyncIterator[Worker]:
     async with Worker(urls, flows, max_concurrent_tasks=slots, **options) as worker:
-        with trio.fail_after(20):
+        with trio.fail_after(PATIENCE):
             await worker.wait_pull_registered()
         yield worker
 
@@ -310,7 +310,7 @@ async def test_r64_a_reserved_slot_answers_while_all_others_are_busy(cluster: Cl
             return [step["state"] for step in steps].count("running") == 2
 
         await eventually(all_busy)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             assert await handle.rpc(Talking.say, ["still here"]) == 1
         talking.release.set()
         await handle.stop("terminate")

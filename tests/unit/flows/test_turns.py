@@ -6,6 +6,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from cluster.flows.turns import Turns
+from tests.waiting import PATIENCE
 
 
 async def test_one_after_the_other_in_order() -> None:
@@ -36,7 +37,7 @@ async def test_nobody_waits_in_a_circle() -> None:
                 await trio.lowlevel.checkpoint()
         done.append(1)
 
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             for runs in (("x", "y"), ("y", "x"), ("y", "z", "y"), ("z", "x")):
                 nursery.start_soon(take, *runs)

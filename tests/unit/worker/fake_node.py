@@ -11,6 +11,8 @@ from typing import Any
 import trio
 import trio_websocket
 
+from tests.waiting import PATIENCE
+
 Frame = dict[str, Any]
 
 
@@ -57,7 +59,7 @@ class FakeConnection:
         await self.send({"type": "task", "slot": slot, "task": task})
         return attempt_id
 
-    async def next(self, kind: str, /, within: float = 5.0, **members: Any) -> Frame:
+    async def next(self, kind: str, /, within: float = PATIENCE, **members: Any) -> Frame:
         """The first frame like this, as soon as it is there."""
         with trio.move_on_after(within):
             while True:
@@ -121,7 +123,7 @@ class FakeNode:
         await self.until(lambda: len(self.connections) > number)
         return self.connections[number]
 
-    async def until(self, holds: Callable[[], bool], within: float = 5.0) -> None:
+    async def until(self, holds: Callable[[], bool], within: float = PATIENCE) -> None:
         with trio.fail_after(within):
             while not holds():
                 await self.anything()

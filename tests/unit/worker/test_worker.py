@@ -30,6 +30,7 @@ from headrace import (
     step,
 )
 from tests.unit.worker.fake_node import FakeConnection, FakeNode, fake_node
+from tests.waiting import PATIENCE
 
 
 class Shop(Flow, name="shop"):
@@ -127,7 +128,7 @@ async def test_r2_busy_slots_count() -> None:
             await node.until(lambda: bool(shop.began))
             assert not worker.is_ready
             node.rejects.clear()
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 await worker.wait_pull_registered()
             shop.go_on.set()
 
@@ -165,7 +166,7 @@ async def test_503_is_no_permanent_rejection() -> None:
         async with running(node, stop_on_permanent_stream_rejection=True) as worker:
             await node.until(lambda: node.refused >= 2)
             node.refusal = None
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 await worker.wait_pull_registered()
 
 
@@ -505,7 +506,7 @@ async def test_a_slot_that_was_refused_is_asked_for_again() -> None:
             connection = await node.connection()
             await node.until(lambda: connection.count("open", kind="rpc_only") >= 2)
             node.rejects.clear()
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 await worker.wait_pull_registered()
             numbers = [f["slot"] for f in connection.frames if f["type"] == "open"]
             assert numbers == sorted(set(numbers))
