@@ -30,6 +30,7 @@ from cluster.flows.wire import (
     WaitOutput,
     read_output,
 )
+from cluster.times import due_after, milliseconds
 
 LEASED: Final = "l"
 STALE: Final = "stale"
@@ -89,7 +90,7 @@ def _start_waiting(
     conditions = (
         Condition(
             id=item.id,
-            due_ms=0 if item.timer_seconds is None else now_ms + int(item.timer_seconds * 1000),
+            due_ms=_due(now_ms, item.timer_seconds),
             channel=item.channel or "",
             count=item.count,
         )
@@ -144,7 +145,7 @@ def return_step(view: View, attempt: Attempt, excluded: str, now_ms: int, limits
         decision.cancel_step(step)
         return decision.changes()
     pause_ms = return_pause_ms(attempt.delivery + 1)
-    due_ms = now_ms + pause_ms if pause_ms else 0
+    due_ms = due_after(now_ms, pause_ms) if pause_ms else 0
     back = ReturnTask(step.k, attempt.attempt, attempt.delivery, excluded, due_ms)
     return Changes(view.run.state, effects=[back])
 
@@ -177,8 +178,8 @@ def _timed_out(decision: Decision, step: StepState, limits: FlowLimits) -> Chang
     if task.state != LEASED:
         return Changes(view.run.state)
     options = step.options.of(step.method)
-    method_due = task.leased_at_ms + options.timeout_ms
-    heartbeat_due = max(task.leased_at_ms, task.heartbeat_at_ms) + options.heartbeat_ms
+    method_due = due_after(task.leased_at_ms, options.timeout_ms)
+    heartbeat_due = due_after(max(task.leased_at_ms, task.heartbeat_at_ms), options.heartbeat_ms)
     due = min(method_due, heartbeat_due)
     if due > now_ms:
         return Changes(view.run.state, effects=[Arm(step_timer(step.k), due)])
@@ -215,6 +216,11 @@ def current(view: View, attempt: Attempt) -> StepState:
     return step
 
 
+def _due(now_ms: int, seconds: float | None) -> int:
+    """When the timer of a condition is due; 0 for a condition without one."""
+    return 0 if seconds is None else due_after(now_ms, milliseconds(seconds))
+
+
 def _begin(view: View, attempt: Attempt, now_ms: int, limits: FlowLimits) -> Decision:
     decision = Decision(view, now_ms, limits)
     decision.set(last_worker=attempt.worker)
@@ -248,7 +254,7 @@ def _fail(
     delay_ms = retry_delay_ms(step, failure, decision.now_ms)
     decision.record(event, step, failure=shown, retries=delay_ms is not None, **details)
     if delay_ms is not None:
-        due_ms = decision.now_ms + delay_ms
+        due_ms = due_after(decision.now_ms, delay_ms)
         again = replace(step, attempt=step.attempt + 1, phase=Phase.BACKOFF, ready_at_ms=due_ms)
         decision.steps[step.k] = again
         if delay_ms:

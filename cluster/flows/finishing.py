@@ -25,6 +25,7 @@ from cluster.ids import TaskKind, parse_task_id, partition_of_run
 from cluster.queues.hand_outs import HandedOut
 from cluster.store.keys import encode
 from cluster.store.transaction import Transaction
+from cluster.times import due_after
 
 RECENT: Final = 500
 """Entries of the step history that are searched for a result that comes again."""
@@ -151,7 +152,7 @@ class Finishing(FlowDecider):
             expect_method(tx, self._store.keys, result.task_id, method)
             tx.expect_unset(self._store.keys.run(tx.partition, task.run_id), "c")
             pause_ms = return_pause_ms(result.delivery + 1)
-            due_ms = self._clock.now_ms() + pause_ms if pause_ms else 0
+            due_ms = due_after(self._clock.now_ms(), pause_ms) if pause_ms else 0
             give_back(tx, result.task_id, result.attempt, result.delivery, encode(excluded), due_ms)
             tx.frees = True
 
@@ -239,7 +240,10 @@ class Finishing(FlowDecider):
             tx.hset(key, {"pg": checkpoint})
         elif not keep_checkpoint:
             tx.hdel(key, ["pg"])
-        due_ms = min(record.leased_at_ms + options.timeout_ms, picture.now_ms + options.heartbeat_ms)
+        due_ms = min(
+            due_after(record.leased_at_ms, options.timeout_ms),
+            due_after(picture.now_ms, options.heartbeat_ms),
+        )
         tx.arm(timer_name(task.run_id, step_timer(task.index)), due_ms)
         try:
             await self._store.commit(tx)

@@ -6,6 +6,7 @@ from typing import Final
 
 from cluster.flows.records import MethodOptions, StepState
 from cluster.flows.wire import Failure
+from cluster.times import milliseconds
 
 RETURNS_AT_ONCE: Final = 5
 """So often an attempt that did not run is handed out again without a pause."""
@@ -27,7 +28,7 @@ def retry_delay_ms(step: StepState, failure: Failure, now_ms: int) -> int | None
     if step.first_attempt_at_ms and now_ms - step.first_attempt_at_ms >= policy.total_ms:
         return None
     if failure.retry_after_seconds is not None:
-        return int(failure.retry_after_seconds * 1000)
+        return milliseconds(failure.retry_after_seconds)
     return _backoff_ms(policy, step.attempt)
 
 

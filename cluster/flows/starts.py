@@ -26,6 +26,7 @@ from cluster.flows.records import (
 from cluster.flows.storage import Picture, Wants, encode_record, load
 from cluster.ids import new_run_id, partition_of_flow
 from cluster.store.transaction import Transaction, TransactionTooLarge
+from cluster.times import due_after
 
 STARTED: Final = "started_new"
 ALREADY_STARTED: Final = "already_started"
@@ -131,7 +132,7 @@ class Starts(FlowDecider):
             start_step=request.start_step,
             request_id=request.request_id or run_id,
             started_at_ms=now_ms,
-            deadline_ms=now_ms + request.timeout_ms if request.timeout_ms else 0,
+            deadline_ms=due_after(now_ms, request.timeout_ms) if request.timeout_ms else 0,
             timeout_policy=request.timeout_policy,
             timeout_handler=request.timeout_handler,
             traceparent=request.traceparent,

@@ -29,6 +29,7 @@ from cluster.errors import Refused
 from cluster.flows.limits import MESSAGES_AT_ONCE
 from cluster.flows.records import MethodOptions, Mode, StepOptions
 from cluster.plain_numbers import number_problem
+from cluster.times import milliseconds
 
 NAME_LENGTH: Final = 256
 TEXT_LENGTH: Final = 16_384
@@ -59,13 +60,13 @@ class MethodFields(Wire, frozen=True):
 
     def read(self) -> MethodOptions:
         return MethodOptions(
-            timeout_ms=int(self.timeout_seconds * 1000),
-            heartbeat_ms=int(self.heartbeat_timeout_seconds * 1000),
-            initial_ms=int(self.retry.initial_interval_seconds * 1000),
+            timeout_ms=milliseconds(self.timeout_seconds),
+            heartbeat_ms=milliseconds(self.heartbeat_timeout_seconds),
+            initial_ms=milliseconds(self.retry.initial_interval_seconds),
             coefficient=self.retry.backoff_coefficient,
-            longest_ms=int(self.retry.maximum_interval_seconds * 1000),
+            longest_ms=milliseconds(self.retry.maximum_interval_seconds),
             max_attempts=self.retry.maximum_attempts,
-            total_ms=int(self.retry.total_duration_seconds * 1000),
+            total_ms=milliseconds(self.retry.total_duration_seconds),
         )
 
 

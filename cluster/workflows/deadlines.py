@@ -16,6 +16,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
+from cluster.times import due_after
 from cluster.workflows.records import ActivityState, Lease, RunInfo
 
 LEASED: Final = "l"
@@ -50,15 +51,16 @@ def deadlines(activity: ActivityState, lease: Lease) -> dict[TimeoutKind, int]:
         found[TimeoutKind.SCHEDULE_TO_CLOSE] = schedule_to_close_ms(activity)
     if lease.state != LEASED:
         if activity.schedule_to_start_seconds and not activity.waiting:
-            found[TimeoutKind.SCHEDULE_TO_START] = (
-                activity.ready_at_ms + activity.schedule_to_start_seconds * 1000
+            found[TimeoutKind.SCHEDULE_TO_START] = due_after(
+                activity.ready_at_ms, activity.schedule_to_start_seconds * 1000
             )
         return found
     if activity.heartbeat_seconds:
         seen = max(lease.leased_at_ms, lease.heartbeat_at_ms)
-        found[TimeoutKind.HEARTBEAT] = seen + activity.heartbeat_seconds * 1000
+        found[TimeoutKind.HEARTBEAT] = due_after(seen, activity.heartbeat_seconds * 1000)
     if activity.start_to_close_seconds:
-        found[TimeoutKind.START_TO_CLOSE] = lease.leased_at_ms + activity.start_to_close_seconds * 1000
+        length_ms = activity.start_to_close_seconds * 1000
+        found[TimeoutKind.START_TO_CLOSE] = due_after(lease.leased_at_ms, length_ms)
     return found
 
 

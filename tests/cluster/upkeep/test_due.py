@@ -83,6 +83,40 @@ async def test_a_timer_is_never_fired_early_and_once_by_many(store: Store) -> No
         assert len(await fired(nodes[0], run_id)) == 1
 
 
+LIMITS = [
+    "start_to_close_timeout",
+    "heartbeat_timeout",
+    "schedule_to_start_timeout",
+    "schedule_to_close_timeout",
+]
+
+
+@pytest.mark.parametrize("command", [*LIMITS, "start_timer"])
+async def test_whatever_is_timed_has_all_of_its_time(store: Store, command: str) -> None:
+    """Also when nearly a whole millisecond is cut off from the time at which it began."""
+    timed: dict[str, Any] = {"type": "start_timer", "delay_seconds": 30}
+    if command in LIMITS:
+        timed = {"type": "schedule_activity", "activity_type": "step", command: 30}
+    async with open_nodes(store, 1) as (node,):
+        real, seen = node.clock.now_us, [0]
+
+        def nearly_the_next_millisecond() -> int:
+            seen.append(real() // 1000 * 1000 + 999)
+            return seen[-1]
+
+        node.clock.now_us = nearly_the_next_millisecond  # type: ignore[method-assign]
+        for number in range(5):
+            await start(node, [timed], f"w{number}")
+            begun_us = seen[-1]
+            if command in ("start_to_close_timeout", "heartbeat_timeout"):
+                seconds, rest = await store.call("TIME")
+                begun_us = int(seconds) * 1_000_000 + int(rest)
+                assert (await node.polls.poll(poll_request())).task is not None
+            partition, timer, due_ms = await the_timer(store)
+            assert due_ms * 1000 >= begun_us + 30_000_000
+            await store.call("ZREM", store.keys.timers(partition), timer)
+
+
 async def test_a_keeper_is_in_time(store: Store) -> None:
     async with open_nodes(store, 1) as (node,), trio.open_nursery() as nursery:
         keeper = Keeper(store, node.clock, node.due, Random(1))

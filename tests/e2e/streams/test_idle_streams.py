@@ -149,7 +149,7 @@ async def test_r82_r83_ten_minutes_of_silence_through_a_proxy_that_waits_45_seco
                 workers.append(worker)
         tasks = {}
         for worker, carrier in zip(workers[::2], CARRIERS, strict=True):
-            await start(http, f"{queue}-{carrier}-busy", options=PATIENT)
+            await start(http, f"{queue}-{carrier}-busy", step_options=PATIENT)
             tasks[carrier] = await worker.next("task")
         await trio.sleep(REAL_SILENCE)
         assert not any(worker.ended for worker in workers)

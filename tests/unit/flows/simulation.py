@@ -42,6 +42,7 @@ from cluster.flows.records import (
     TimeoutPolicy,
 )
 from cluster.flows.wire import Failure, Publication, RpcOutput
+from cluster.times import due_after
 
 START_MS = 1_700_000_000_000
 
@@ -194,7 +195,7 @@ class Simulation:
         task, step = self.tasks[n], self.bodies[n]
         self.tasks[n] = replaced(task, state="l", owner=worker, leased_at_ms=self.now_ms)
         options = step.options.of(step.method)
-        self.timers[f"s{n}"] = self.now_ms + min(options.timeout_ms, options.heartbeat_ms)
+        self.timers[f"s{n}"] = due_after(self.now_ms, min(options.timeout_ms, options.heartbeat_ms))
         return Attempt(n, step.method, task.attempt, task.delivery, worker)
 
     def taken(self, k: int | None = None) -> Attempt:

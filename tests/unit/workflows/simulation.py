@@ -184,7 +184,7 @@ class Simulation:
             after, cap = machine.hand_out_deadline(item)
             self.timers.pop(f"a{parsed.index}", None)
             if after:
-                due = self.now_ms + after
+                due = self.now_ms + after + 1
                 self.timers[f"a{parsed.index}"] = min(due, cap) if cap else due
         else:
             self.unseen_wake = False

@@ -229,7 +229,7 @@ def test_a_retry_without_delay_is_ready_at_once() -> None:
     sim.advance(4)
     changes = sim.fail_activity(1)
     again = sim.run.activities[1]
-    assert changes.effects == [DropTask(TASK), ReadyActivityTask(again), Arm("a1", sim.now_ms + 9000)]
+    assert changes.effects == [DropTask(TASK), ReadyActivityTask(again), Arm("a1", sim.now_ms + 9001)]
     assert again.attempt == 2
 
 
@@ -301,7 +301,7 @@ def test_a_lapse_re_bases_schedule_to_start() -> None:
     sim.claim_activity(1)
     sim.advance(300)
     changes = sim.lapse_activity(1)
-    assert changes.effects == [Requeue(TASK, 2), Arm("a1", sim.now_ms + 10_000)]
+    assert changes.effects == [Requeue(TASK, 2), Arm("a1", sim.now_ms + 10_001)]
 
 
 def test_a_lapse_after_a_deadline_is_that_timeout() -> None:
@@ -349,9 +349,11 @@ def test_timeouts_are_final_without_attempts_left(
     sim = scheduled(**{name: LIMITS[name] for name in only})
     if leased:
         sim.claim_activity(1)
+    # Of the times at which an attempt is ready or begins a part of a millisecond is cut off.
+    length = seconds if kind == "schedule_to_close" else seconds + 0.001
     if seconds <= min(LIMITS[name] for name in only):
-        assert sim.timers["a1"] == sim.now_ms + seconds * 1000
-    sim.advance(seconds - 0.001)
+        assert sim.timers["a1"] == sim.now_ms + int(length * 1000)
+    sim.advance(length - 0.001)
     if len(only) == 1:
         changes = sim.fire("a1")
         assert changes.effects == [Arm("a1", sim.now_ms + 1)]
@@ -374,14 +376,14 @@ def test_timeouts_use_up_attempts(kind: str) -> None:
     )
     if kind != "schedule_to_start":
         sim.claim_activity(1)
-    sim.advance(3)
+    sim.advance(3.001)
     sim.fire("a1")
     assert sim.payload("ActivityRetryScheduled")["timeout_kind"] == kind
     assert sim.lease(TASK).attempt == 2
     assert not sim.state.task_open
     if kind != "schedule_to_start":
         sim.claim_activity(1)
-    sim.advance(3)
+    sim.advance(3.001)
     sim.fire("a1")
     assert sim.payload("ActivityTimedOut")["attempt_number"] == 2
 
@@ -403,7 +405,7 @@ def test_schedule_to_start_counts_from_the_end_of_the_back_off() -> None:
     sim.fail_activity(1)
     sim.advance(60)
     sim.fire("a1")
-    assert sim.timers["a1"] == sim.now_ms + 5000
+    assert sim.timers["a1"] == sim.now_ms + 5001
 
 
 def test_a_back_off_that_ends_late_does_not_shorten_schedule_to_start() -> None:
@@ -414,19 +416,19 @@ def test_a_back_off_that_ends_late_does_not_shorten_schedule_to_start() -> None:
     sim.fire("a1")
     assert sim.types[-1] == "ActivityRetryScheduled"
     assert sim.lease(TASK).attempt == 2
-    assert sim.timers["a1"] == sim.now_ms + 5000
+    assert sim.timers["a1"] == sim.now_ms + 5001
 
 
 def test_heartbeats_move_their_own_deadline_only() -> None:
     sim = scheduled(heartbeat_timeout=5, start_to_close_timeout=8)
     start = sim.now_ms
     sim.claim_activity(1)
-    assert sim.timers["a1"] == start + 5000
+    assert sim.timers["a1"] == start + 5001
     for _ in range(2):
         sim.advance(3)
         sim.heartbeat(1)
-    assert sim.timers["a1"] == start + 8000
-    sim.advance(2)
+    assert sim.timers["a1"] == start + 8001
+    sim.advance(2.001)
     sim.fire("a1")
     assert sim.payload("ActivityTimedOut")["timeout_kind"] == "start_to_close"
 

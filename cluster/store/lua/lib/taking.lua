@@ -29,7 +29,8 @@ local function take_new(queue)
   return read[2][2], read[1]
 end
 
--- Sets the timer of a task that is handed out now; what it was set to comes back with the task.
+-- Sets the timer of a task that is handed out now; what it was set to comes back with the task. `now` was cut
+-- off, so a time-out that begins here is over one millisecond later.
 local function start_clock(key, timer, after, cap)
   if timer == '' then
     return
@@ -39,7 +40,7 @@ local function start_clock(key, timer, after, cap)
     redis.call('HSET', key, 'tr', text(tonumber(waiting)))
   end
   after, cap = tonumber(after), tonumber(cap)
-  local due = after > 0 and now + after or cap
+  local due = after > 0 and now + after + 1 or cap
   if cap > 0 and cap < due then
     due = cap
   end
