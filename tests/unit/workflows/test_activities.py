@@ -350,10 +350,10 @@ def test_timeouts_are_final_without_attempts_left(
     if leased:
         sim.claim_activity(1)
     # Of the times at which an attempt is ready or begins a part of a millisecond is cut off.
-    length = seconds if kind == "schedule_to_close" else seconds + 0.001
+    length_ms = seconds * 1000 + (kind != "schedule_to_close")
     if seconds <= min(LIMITS[name] for name in only):
-        assert sim.timers["a1"] == sim.now_ms + int(length * 1000)
-    sim.advance(length - 0.001)
+        assert sim.timers["a1"] == sim.now_ms + length_ms
+    sim.advance((length_ms - 1) / 1000)
     if len(only) == 1:
         changes = sim.fire("a1")
         assert changes.effects == [Arm("a1", sim.now_ms + 1)]
