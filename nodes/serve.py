@@ -74,7 +74,13 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[str] = trio.
                     app = watchers.beside(app)
                 app = with_streams(app, StreamDoor(node, node.streams), settings.max_payload_bytes)
                 address: Address = await nursery.start(
-                    partial(serve_http, app, listener, shutdown=drained.wait)
+                    partial(
+                        serve_http,
+                        app,
+                        listener,
+                        shutdown=drained.wait,
+                        max_message_bytes=settings.max_payload_bytes,
+                    )
                 )
                 if for_workers is not None:
                     await nursery.start(_serve_workers, node, metrics, for_workers, drained)

@@ -2,7 +2,7 @@
 
 A body has to arrive in time (:class:`BodyLimits`), and is refused before it is read when it is
 declared too large. While a handler waits (a parked poll), the connection is watched: a client that
-leaves cancels it. Quart serves what is no HTTP request: the application's start and end.
+leaves cancels it. Quart serves what is no request: the application's start and end.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ def create_app(
     async def serve(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
             await answer(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await turn_away(scope, receive, send)
         else:
             await rest(scope, receive, send)
 
@@ -93,6 +95,14 @@ def create_app(
             with trio.move_on_after(SEND_SECONDS, shield=is_http1):
                 await _send(send, response)
             nursery.cancel_scope.cancel()
+
+    async def turn_away(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        head = Request("GET", scope["raw_path"], scope["query_string"], tuple(scope["headers"]))
+        response = pipeline.refuse(head, Refused("not_found", "There is no WebSocket here.", status=404))
+        headers = _sized(response)
+        await send({"type": "websocket.http.response.start", "status": response.status, "headers": headers})
+        await send({"type": "websocket.http.response.body", "body": response.body, "more_body": False})
 
     return serve
 
@@ -158,6 +168,7 @@ def _unless_left(
 
 async def _read_body(head: Request, receive: ASGIReceiveCallable, limit: int, speed: BodyLimits) -> bytes:
     """The whole body. Raises Refused when it is too large or too slow, and _ClientLeft."""
+    guards.check_head(head)
     guards.check_framing(head)
     if (head.content_length or 0) > limit:
         raise guards.too_large(limit)

@@ -1,7 +1,7 @@
 """Connections that harm nobody else, and may idle for longer than a header may take to arrive.
 
-What goes wrong on a connection would end hypercorn's whole server; here it ends the connection. Data of
-an HTTP/2 request that was answered before its end is the known case, and it does not even do that.
+What goes wrong on a connection would end hypercorn's whole server; here it ends the connection. There are
+at most as many of them as the configuration says; one more is told to go elsewhere.
 
 Hypercorn has one time-out for both. As the deadline of a header it has to be short; as that of an idle
 connection it has to be longer than clients and proxies keep one (httpx and HAProxy: 5 s), or now and
@@ -10,30 +10,71 @@ then one sends a request on a connection that is closed at that very moment and 
 
 from __future__ import annotations
 
-import h2.events
+from contextlib import suppress
+from typing import Final
+
 import hypercorn.protocol
+import hypercorn.protocol.h2
+import hypercorn.protocol.h11
 import hypercorn.trio.run
+import orjson
 import structlog
 import trio
+from hypercorn.config import Config
 from hypercorn.events import Event, Updated
-from hypercorn.protocol.h2 import H2Protocol
 from hypercorn.trio.tcp_server import TCPServer
 
-from nodes.api.limits import KEEP_ALIVE_SECONDS
+from nodes.api.http1 import StrictH11
+from nodes.api.http2 import PatientH2
+from nodes.api.limits import KEEP_ALIVE_SECONDS, MAX_CONNECTIONS
+from nodes.api.websockets import StrictWSStream
 
 log = structlog.get_logger(__name__)
+
+_TOO_MANY: Final = orjson.dumps(
+    {
+        "reason": "too_many_connections",
+        "message": "This node serves as many connections as it may; use another one.",
+        "retry_after_seconds": 1,
+    }
+)
+_TURNED_AWAY: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+    b"retry-after: 1\r\nconnection: close\r\n\r\n%b" % (len(_TOO_MANY), _TOO_MANY)
+)
+
+
+class ServingConfig(Config):
+    """Hypercorn's settings, and how many connections there may be, and are."""
+
+    most_connections: int = MAX_CONNECTIONS
+    open_connections: int = 0
 
 
 class PatientServer(TCPServer):
     """Serves one connection. Until its first answer ``keep_alive_timeout`` holds."""
 
+    config: ServingConfig
     _answered = False
 
     async def run(self) -> None:
+        if self.config.open_connections >= self.config.most_connections:
+            await self._turn_away()
+            return
+        self.config.open_connections += 1
         try:
             await super().run()
         except* Exception as broken:
             log.error("connection_broke", exc_info=broken)
+        finally:
+            self.config.open_connections -= 1
+
+    async def _turn_away(self) -> None:
+        """Say that there are too many connections, without waiting for what the client wants."""
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            with trio.move_on_after(1):
+                await self.stream.send_all(_TURNED_AWAY)
+        await self._close()
 
     async def protocol_send(self, event: Event) -> None:
         if isinstance(event, Updated) and event.idle:
@@ -48,20 +89,10 @@ class PatientServer(TCPServer):
             await self._initiate_server_close()
 
 
-class PatientH2(H2Protocol):
-    """Lets a client send on after its request was answered."""
-
-    async def _handle_events(self, events: list[h2.events.Event]) -> None:
-        for event in events:
-            if isinstance(event, h2.events.DataReceived) and event.stream_id not in self.streams:
-                # Given back at once: the window belongs to the other streams of the connection too.
-                self.connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-                await self._flush()
-            else:
-                await super()._handle_events([event])
-
-
 def install() -> None:
     """Let hypercorn serve connections this way; it has no setting for it."""
+    hypercorn.protocol.H11Protocol = StrictH11  # type: ignore[attr-defined]
     hypercorn.protocol.H2Protocol = PatientH2  # type: ignore[attr-defined]
+    hypercorn.protocol.h11.WSStream = StrictWSStream  # type: ignore[attr-defined]
+    hypercorn.protocol.h2.WSStream = StrictWSStream  # type: ignore[attr-defined]
     hypercorn.trio.run.TCPServer = PatientServer  # type: ignore[attr-defined]

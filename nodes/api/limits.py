@@ -18,6 +18,12 @@ GRACE_SECONDS: Final = 3.0
 """How long open requests have once a node that stops has answered its parked polls."""
 
 MAX_HEADER_BYTES: Final = 16 * 1024
+MAX_HEADERS: Final = 64
+MAX_TARGET_BYTES: Final = 4096
+"""Path and query string together."""
+
+MAX_CONNECTIONS: Final = 10_000
+"""Most connections of the main port, and by default of the worker listener."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +51,13 @@ class ListenerLimits:
 
     body_bytes: int
     body: BodyLimits = BodyLimits()
-    headers: int = 64
+    headers: int = MAX_HEADERS
     header_bytes: int = MAX_HEADER_BYTES
-    target_bytes: int = 4096
+    target_bytes: int = MAX_TARGET_BYTES
     header_seconds: float = HEADER_SECONDS
     idle_seconds: float = KEEP_ALIVE_SECONDS
     send_seconds: float = SEND_SECONDS
     grace_seconds: float = GRACE_SECONDS
     linger_seconds: float = 1.0
     ahead_bytes: int = 64 * 1024
-    connections: int = 10_000
+    connections: int = MAX_CONNECTIONS

@@ -10,16 +10,19 @@ from typing import Any, Final
 
 import hypercorn.trio
 import trio
-from hypercorn.config import Config
 
 from cluster.errors import StartupError
 from nodes.api import connections
-from nodes.api.limits import GRACE_SECONDS, HEADER_SECONDS, MAX_HEADER_BYTES
+from nodes.api.connections import ServingConfig
+from nodes.api.limits import GRACE_SECONDS, HEADER_SECONDS, MAX_CONNECTIONS, MAX_HEADER_BYTES
 
 MAX_CONCURRENT_STREAMS: Final = 100
-"""Above 1000, hypercorn's HTTP/2 priority tree raises and takes the process down."""
+"""Above 1000, hypercorn's HTTP/2 priority tree raises and ends the connection."""
 
 MAX_REQUESTS_PER_CONNECTION: Final = 1_000_000
+MAX_MESSAGE_BYTES: Final = 2 * 1024 * 1024
+"""Largest WebSocket message that is collected, unless said otherwise."""
+
 BACKLOG: Final = 1024
 UNREAD_SECONDS: Final = 30
 """A client that takes none of the data sent to it is dropped; hypercorn itself would wait for ever."""
@@ -74,8 +77,10 @@ def open_listener(host: str, port: int, setting: str = "--listen or HEADRACE_LIS
     return listener
 
 
-def _config(listener: socket.socket) -> Config:
-    config = Config()
+def _config(listener: socket.socket, max_message_bytes: int, most_connections: int) -> ServingConfig:
+    config = ServingConfig()
+    config.most_connections = most_connections
+    config.websocket_max_message_size = max_message_bytes
     config.bind = [f"fd://{listener.detach()}"]
     config.backlog = BACKLOG
     config.accesslog = None
@@ -95,15 +100,18 @@ async def serve(
     listener: socket.socket,
     *,
     shutdown: Callable[[], Awaitable[None]],
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
+    most_connections: int = MAX_CONNECTIONS,
     task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve on ``listener``, which it closes, until ``shutdown()`` returns.
 
-    Open requests then get GRACE_SECONDS. Reports the address it listens on.
+    Of WebSocket messages the application gets no more than ``max_message_bytes`` and the part that is too
+    much. Open requests then get GRACE_SECONDS. Reports the address it listens on.
     """
     connections.install()
     name = listener.getsockname()
-    config = _config(listener)
+    config = _config(listener, max_message_bytes, most_connections)
 
     async with trio.open_nursery() as nursery:
         await nursery.start(_serve_hypercorn, app, config, shutdown)
@@ -112,7 +120,7 @@ async def serve(
 
 async def _serve_hypercorn(
     app: Asgi,
-    config: Config,
+    config: ServingConfig,
     shutdown: Callable[[], Awaitable[None]],
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:

@@ -122,9 +122,7 @@ class Parser:
     def on_url(self, url: bytes) -> None:
         self._target += url
         if len(self._target) > self._limits.target_bytes:
-            raise Refused(
-                "target_too_long", "The path is too long.", status=414, limit=self._limits.target_bytes
-            )
+            raise guards.target_too_long(self._limits.target_bytes)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.phase is Phase.BODY:
@@ -189,10 +187,4 @@ def _malformed(cause: str) -> Refused:
 
 
 def _header_too_large(limits: ListenerLimits) -> Refused:
-    return Refused(
-        "header_too_large",
-        "The request's header is too large.",
-        status=431,
-        limit=limits.header_bytes,
-        most_headers=limits.headers,
-    )
+    return guards.header_too_large(limits.header_bytes, limits.headers)

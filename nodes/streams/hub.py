@@ -279,6 +279,10 @@ class StreamHub:
             if message is None:
                 return
             connection.received(message)
+            if connection.core.unsent_bytes > UNSENT_BYTES:
+                # It asks and asks and does not listen; looking once a second would be too late.
+                log.warning("stream_reader_too_slow", connection=connection.name)
+                return
         # Let the worker hear why; it is the sender that ends the connection.
         with trio.move_on_after(FLUSH_SECONDS):
             await trio.sleep_forever()
