@@ -44,8 +44,8 @@ def percentile(values: Sequence[float], part: float) -> float:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Median of the quotients of runs that followed each other."""
-    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+    """Median of the quotients of runs that followed each other; one that has no partner is left out."""
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=False))
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,15 @@ class Goal:
     """What a figure should reach. A run reports it; it does not fail because of it."""
 
     text: str
-    reached: bool
+    reached: bool | None
+    """None: it was not measured."""
     measured: str
 
     def row(self) -> list[str]:
-        return [self.text, self.measured, "reached" if self.reached else "**not reached**"]
+        return [self.text, self.measured, VERDICTS[self.reached]]
+
+
+VERDICTS = {True: "reached", False: "**not reached**", None: "not measured"}
 
 
 def noted(notes: Path) -> list[float]:

@@ -32,14 +32,14 @@ def machine() -> str:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time a process has used."""
+    """User and system time of a process and of those of its children that have ended."""
     return stat_cpu_seconds(Path(f"/proc/{pid}/stat").read_text())
 
 
 def stat_cpu_seconds(stat: str) -> float:
-    """User and system time in a line of ``/proc/PID/stat``; the name in it may hold anything."""
+    """The time in a line of ``/proc/PID/stat``, ended children included; the name in it may hold anything."""
     columns = stat.rpartition(")")[2].split()
-    return (int(columns[11]) + int(columns[12])) / _TICKS
+    return sum(map(int, columns[11:15])) / _TICKS
 
 
 def resident_bytes(pid: int) -> int:
@@ -58,7 +58,7 @@ def tree(pid: int) -> list[int]:
 
 
 def tree_cpu_seconds(pid: int) -> float:
-    """CPU seconds of a process and its descendants, as far as they live."""
+    """CPU seconds of a process and its descendants, ended ones included whose parents waited for them."""
     used = 0.0
     for member in tree(pid):
         try:
@@ -87,6 +87,9 @@ class Usage:
 
     def __sub__(self, other: Usage) -> Usage:
         return Usage(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def per(self, tasks: int) -> Usage:
         """The share of one of so many tasks."""

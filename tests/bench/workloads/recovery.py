@@ -22,29 +22,36 @@ async def measure(session: Session) -> Section:
     section = Section("W4", "recovery after SIGKILL")
     found: dict[str, list[float]] = {"worker": [], "node": []}
     lean = named("steps-lean")
-    async with running(replace(lean, environ={}), session.place("recovery"), nodes=2) as system:
+    async with running(replace(lean, environ={}, nodes=2), session.place("recovery")) as system:
         assert system.cluster is not None
         first, second = system.cluster.nodes
         holder = system.beside("holder", replace(lean, worker=(*lean.worker[:-1], "hold"), environ={}))
         system.more["BENCH_URL"] = second.url
-        for _ in session.numbers():
-            for victim in found:
-                system.forget()
-                holder.forget()
-                seconds = await recovered(
-                    system, holder, None if victim == "worker" else first.child.process.pid
-                )
-                found[victim].append(seconds)
-                say(f"SIGKILL of a {victim}", f"{seconds * 1000:,.0f} ms until {TASKS} tasks ran elsewhere")
-                if victim == "node":
-                    await first.restart()
+        with session.measuring(section):
+            for _ in session.numbers():
+                for victim in found:
+                    system.forget()
+                    holder.forget()
+                    seconds = await recovered(
+                        system, holder, None if victim == "worker" else first.child.process.pid
+                    )
+                    found[victim].append(seconds)
+                    ran = f"{seconds * 1000:,.0f} ms until {TASKS} tasks ran elsewhere"
+                    say(f"SIGKILL of a {victim}", ran)
+                    if victim == "node":
+                        await first.restart()
     section.notes.append(
-        f"Two nodes. One worker, connected to the first, holds {TASKS} Steps and never answers; another "
-        "waits at the second node. Measured is from the signal until the other worker runs the last of them. "
-        "A lost worker is a failed attempt, and the default retry policy waits a second before the next. A "
-        "lost node is first given its session of 7 s and 3 s of patience, so that a pause is no death."
+        f"Two nodes, {session.runs} runs. One worker, connected to the first, holds {TASKS} Steps and never "
+        "answers; another waits at the second node. Measured is from the signal until the other worker runs "
+        "the last of them. A lost worker is a failed attempt, and the default retry policy waits a second "
+        "before the next. A lost node is first given its session of 7 s and 3 s of patience, so that a pause "
+        "is no death."
     )
-    rows = [[f"a {victim}", cell([value * 1000 for value in values])] for victim, values in found.items()]
+    rows = [
+        [f"a {victim}", cell([value * 1000 for value in values])]
+        for victim, values in found.items()
+        if values
+    ]
     section.table(("killed", "ms until all tasks ran again"), rows)
     return section
 

@@ -18,6 +18,8 @@ from headrace import Decision, Flow, StepContext, Worker, complete, goto, step
 from tests.bench.raw import connect
 
 URL = os.environ["BENCH_URL"]
+START_URL = os.environ.get("BENCH_START_URL", URL)
+"""Where flows are started; workers connect to the other one."""
 CHAINS = int(os.environ.get("BENCH_CHAINS", "0"))
 TYPES = int(os.environ.get("BENCH_TYPES", "0"))
 """So many flow types, each a queue of its own, in turns; 0: one."""
@@ -45,7 +47,7 @@ async def send(count: int, rate: float) -> None:
     due = moments(rate, flows)
 
     async def sender() -> None:
-        async with connect(URL) as connection:
+        async with connect(START_URL) as connection:
             while (number := next(order)) < flows:
                 await trio.sleep(max(0.0, due[number] - time.monotonic()))
                 left = count // flows + (number < count % flows)

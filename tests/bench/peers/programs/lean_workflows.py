@@ -1,7 +1,7 @@
 """The workflow plane with a client that costs little: it starts, decides and acts in one process.
 
-``drive ACTIVITIES AT_ONCE COUNT`` runs workflows in a closed loop and prints the seconds it took; "work" has
-nothing to do. It speaks to ``BENCH_WORKER_URL``, which is the worker listener or the main port.
+``drive ACTIVITIES AT_ONCE COUNT`` runs workflows in a closed loop and prints the seconds it took, and its CPU
+seconds; "work" has nothing to do. It speaks to ``BENCH_WORKER_URL``: the worker listener or the main port.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ async def drive(activities: int, at_once: int, count: int) -> None:
         for _ in range(max(2, at_once // 2)):
             workers.start_soon(deciding)
             workers.start_soon(acting)
-        began = time.monotonic()
+        began, used = time.monotonic(), time.process_time()
         async with trio.open_nursery() as starters:
             for _ in range(at_once):
                 starters.start_soon(loop.start)
-        print(time.monotonic() - began, flush=True)
+        print(time.monotonic() - began, time.process_time() - used, flush=True)
         workers.cancel_scope.cancel()
 
 

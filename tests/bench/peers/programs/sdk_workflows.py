@@ -1,6 +1,6 @@
 """The public durable-workflow SDK against a node: "work" runs a worker, "drive" a closed loop of workflows.
 
-``drive ACTIVITIES AT_ONCE COUNT`` prints the seconds it took.
+``drive ACTIVITIES AT_ONCE COUNT`` prints the seconds it took and its CPU seconds.
 """
 
 from __future__ import annotations
