@@ -312,4 +312,5 @@ for b, base in ipairs(bases) do
   local first = redis.call('ZRANGE', base .. ':leases', 0, 0, 'WITHSCORES')
   due[b] = first[2] or '-1'
 end
+write_counts()
 return { text(now), claims, left, due, refusal, sent_before }

@@ -323,4 +323,5 @@ for b = 1, #bases do
     left[#left + 1] = row
   end
 end
+write_counts()
 return { text(now), claims, left, blocked_rows, given_up, refusals }

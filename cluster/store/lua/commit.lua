@@ -32,23 +32,33 @@ local function announce_write()
   end
 end
 
+-- What was read of the run with its request ids.
+local ring_key, ring_fields
+local function field_of(key, name)
+  if key == ring_key and ring_fields[name] ~= nil then
+    return ring_fields[name]
+  end
+  return redis.call('HGET', key, name)
+end
+
 local conditions = {
   eq = function(c)
-    local actual = redis.call('HGET', c[2], c[3])
+    local actual = field_of(c[2], c[3])
     return actual == c[4], actual
   end,
   unset = function(c)
-    local actual = redis.call('HGET', c[2], c[3])
+    local actual = field_of(c[2], c[3])
     return not actual, actual
   end,
   absent = function(c)
     return redis.call('EXISTS', c[2]) == 0
   end,
   task = function(c)
-    local r = redis.call('HMGET', P .. ':task:' .. c[2], 's', 'n', 'd', 'o', 'ss')
-    local holds = r[1] == c[3] and r[2] == c[4]
-      and (c[5] == '' or r[3] == c[5]) and (c[6] == '' or r[4] == c[6]) and (c[7] == '' or r[5] == c[7])
-    return holds, r[1]
+    local r = record_of(c[2])
+    known_id, known = c[2], r
+    local holds = r.state == c[3] and r.attempt == c[4] and (c[5] == '' or r.delivery == c[5])
+      and (c[6] == '' or r.owner == c[6]) and (c[7] == '' or r.session == c[7])
+    return holds, r.state
   end,
   state = function(c)
     local actual = redis.call('HGET', P .. ':task:' .. c[2], 's') or ''
@@ -158,24 +168,45 @@ local verbs = {
 }
 
 local RING_ENTRIES = 16
-local function remember(ring, known, request_id)
-  local ids = (known or '') .. request_id .. ' '
+local function with_request(earlier, request_id)
+  local ids = (earlier or '') .. request_id .. ' '
   local surplus = #ids - RING_ENTRIES * (#request_id + 1)
-  if surplus > 0 then
-    ids = string.sub(ids, surplus + 1)
+  return surplus > 0 and string.sub(ids, surplus + 1) or ids
+end
+
+-- Does one operation after the other. The request ids go with the first fields of the run that are set.
+local function operate(operations, ring, ids)
+  for _, o in ipairs(operations) do
+    local verb = verbs[o[1]]
+    if verb then
+      verb(o)
+      known_id = nil
+    else
+      if ids and o[1] == 'HSET' and o[2] == ring then
+        o[#o + 1], o[#o + 2] = 'rids', ids
+        ids = nil
+      elseif known_id and o[2] == P .. ':task:' .. known_id then
+        known_id = nil
+      end
+      redis.call(unpack(o))
+    end
   end
-  redis.call('HSET', ring, 'rids', ids)
+  if ids then
+    redis.call('HSET', ring, 'rids', ids)
+  end
 end
 
 local function apply(tx)
   local ring, request_id = tx[1], tx[2]
-  local watched_until, earlier
+  local watched_until, ids
+  known_id, ring_key = nil, nil
   if ring ~= '' then
-    local known = redis.call('HMGET', ring, 'rids', 'watch')
-    if known[1] and string.find(known[1], request_id, 1, true) then
+    local r = redis.call('HMGET', ring, 'rids', 'watch', 'v', 'c')
+    if r[1] and string.find(r[1], request_id, 1, true) then
       return { 2 }
     end
-    watched_until, earlier = tonumber(known[2] or nil), known[1]
+    watched_until, ids = tonumber(r[2] or nil), with_request(r[1], request_id)
+    ring_key, ring_fields = ring, { v = r[3], c = r[4] }
   end
   for index, c in ipairs(tx[3]) do
     local holds, actual = conditions[c[1]](c)
@@ -184,20 +215,10 @@ local function apply(tx)
     end
   end
   announce_write()
-  ended, handed = {}, {}
-  for _, o in ipairs(tx[4]) do
-    local verb = verbs[o[1]]
-    if verb then
-      verb(o)
-    else
-      redis.call(unpack(o))
-    end
-  end
-  if ring ~= '' then
-    remember(ring, earlier, request_id)
-    if watched_until and watched_until > now then
-      redis.call('PUBLISH', PREFIX .. ':events:' .. string.match(ring, ':run:(.*)$'), '')
-    end
+  ended, ended_in, handed = {}, nil, {}
+  operate(tx[4], ring, ids)
+  if watched_until and watched_until > now then
+    redis.call('PUBLISH', PREFIX .. ':events:' .. string.match(ring, ':run:(.*)$'), '')
   end
   return { 1, ended, handed }
 end
@@ -215,4 +236,5 @@ for i = 3, #ARGV, 2 do
   end
   replies[#replies + 1] = reply
 end
+write_counts()
 return replies

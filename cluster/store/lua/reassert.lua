@@ -77,4 +77,5 @@ if last == 1 and barrier(base, generation) == 'PAUSED' then
     redis.call('HSET', base .. ':gen', 'at', text(now))
   end
 end
+write_counts()
 return states

@@ -4,12 +4,28 @@
 -- Task and time of each, for whoever has the slot.
 local handed = {}
 
+-- The terms of admission and the burials of a partition, read once for all that a script does there.
+local admission, burials = {}, {}
+local function terms_of(scope)
+  local place = P .. scope
+  admission[place] = admission[place] or redis.call('HMGET', P .. ':adm', scope .. ':v', scope .. ':m')
+  return admission[place]
+end
+
+local function is_buried(session)
+  local place = P .. session
+  if burials[place] == nil then
+    burials[place] = redis.call('ZSCORE', P .. ':dead', session) and true or false
+  end
+  return burials[place]
+end
+
 -- Whether nothing precedes the step in this partition that has waited for `sync` ms, of its type or for its
 -- worker (R32), and the node may hand out: its session is not buried, and the terms of admission are those it
 -- knows, without any count (D3).
 local function may_hand_over(heads, type_part, worker, sync, session, version)
   local scope = string.match(heads, '^[^:]*:[^:]*')
-  local terms = redis.call('HMGET', P .. ':adm', scope .. ':v', scope .. ':m')
+  local terms = terms_of(scope)
   if terms[2] or (terms[1] and tonumber(terms[1]) > version) then
     return false
   end
@@ -18,7 +34,7 @@ local function may_hand_over(heads, type_part, worker, sync, session, version)
   local sticky = redis.call('ZSCORE', P .. ':h:' .. sticky_heads(namespace, worker), flow_type)
   local backlog = now - sync
   return not (head and tonumber(head) <= backlog) and not (sticky and tonumber(sticky) <= backlog)
-    and not redis.call('ZSCORE', P .. ':dead', session)
+    and not is_buried(session)
 end
 
 local function hand_over(id, run, heads, type_part, attempt, lease, timer, after, cap, body, owner, session)
@@ -26,12 +42,15 @@ local function hand_over(id, run, heads, type_part, attempt, lease, timer, after
   redis.call('HSET', key, 's', 'l', 'n', attempt, 'd', '0', 'run', run, 'h', heads, 'y', type_part,
     'at', text(now), 'qi', 'b', 'ls', lease, 'tm', timer, 'th', after, 'tc', cap, 'a', body,
     'o', owner, 'ss', session, 'la', text(now))
-  register(heads, type_part)
+  if ended_in ~= task_queue(heads) then
+    -- Else the lease that this commit has ended kept the task queue registered, and this one does.
+    register(heads, type_part)
+  end
   redis.call('ZADD', P .. ':lq:' .. task_queue(heads), text(now + tonumber(lease)), id)
   redis.call('SADD', P .. ':on:' .. session, id)
   count('a', heads)
   count('d', heads)
-  start_clock(key, timer, after, cap)
+  start_step_clock(timer, after, cap)
   handed[#handed + 1] = id
   handed[#handed + 1] = text(now)
 end

@@ -49,5 +49,5 @@ local function lease_to_stream(id, entry, worker, session, ticket)
   redis.call('ZADD', P .. ':lq:' .. task_queue(heads), text(now + tonumber(r[7])), id)
   redis.call('SADD', P .. ':on:' .. session, id)
   count('d', heads)
-  start_clock(key, r[1], r[2], r[3])
+  start_step_clock(r[1], r[2], r[3])
 end

@@ -54,9 +54,15 @@ local function lower_head(heads, type_part, ready)
   end
 end
 
--- Sets a timer; a new earliest one is told to whoever keeps the partition.
+-- Sets a timer. A new earliest one is told to whoever keeps the partition, unless it is so far away that he
+-- learns of it in good time: all nodes look once a second when the next one is due.
+local FAR = 5000
 local function arm(timer, due)
   local key = P .. ':timers'
+  if due - now > FAR then
+    redis.call('ZADD', key, text(due), timer)
+    return
+  end
   local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
   redis.call('ZADD', key, text(due), timer)
   if not first[2] or due < tonumber(first[2]) then
@@ -86,13 +92,40 @@ local function register(heads, type_part)
   end
 end
 
--- Counts per task queue what was added ("a") and handed out ("d") in each 10 s.
+-- Counts per task queue what was added ("a") and handed out ("d") in each 10 s. Only their sums over all
+-- partitions mean something, so a script writes them into one of those it works on, at its end.
 local RATE_SLOT, KEEP_RATES = 10000, 80000
+local counts, counted_in = {}, nil
 local function count(what, heads)
-  local key = P .. ':rate:' .. text(math.floor(now / RATE_SLOT))
-  if redis.call('HINCRBY', key, what .. ':' .. task_queue(heads), 1) == 1 then
-    redis.call('PEXPIRE', key, KEEP_RATES)
+  counted_in = counted_in or P
+  local field = what .. ':' .. task_queue(heads)
+  counts[field] = (counts[field] or 0) + 1
+end
+
+local function write_counts()
+  if not counted_in then
+    return
   end
+  local key = counted_in .. ':rate:' .. text(math.floor(now / RATE_SLOT))
+  for field, number in pairs(counts) do
+    if redis.call('HINCRBY', key, field, number) == number then
+      redis.call('PEXPIRE', key, KEEP_RATES)
+    end
+  end
+end
+
+-- What is read of a task's record when its lease or the task ends: a commit that has checked who holds it
+-- knows it already (`known`).
+local known_id, known
+local function record_of(id)
+  local record = known
+  if known_id ~= id then
+    local r = redis.call('HMGET', P .. ':task:' .. id, 's', 'n', 'd', 'o', 'ss', 'h', 'y', 'at', 'qi', 'k', 'tm', 'tk',
+      'hh')
+    record = { state = r[1], attempt = r[2], delivery = r[3], owner = r[4], session = r[5], heads = r[6],
+      type_part = r[7], ready = r[8], entry = r[9], token = r[10], timer = r[11], ticket = r[12], home = r[13] }
+  end
+  return record
 end
 
 local function enqueue(id, run, heads, type_part, attempt, lease, timer, after, cap, body)
@@ -109,15 +142,17 @@ local function enqueue(id, run, heads, type_part, attempt, lease, timer, after, 
   count('a', heads)
 end
 
--- Heads and admission ticket of each lease that ended, for whoever gives the tickets back.
-local ended = {}
+-- Heads and admission ticket of each lease that ended, for whoever gives the tickets back; and the task queue
+-- of the last of them all.
+local ended, ended_in = {}, nil
 
 -- Takes lease, token, ticket and queue entry off a leased task; the caller decides what becomes of it.
 local function end_lease(id, queue, entry, token, ticket, session)
   if entry ~= 'b' then
     discard_entry(queue, entry)
   end
-  redis.call('ZREM', P .. ':lq:' .. task_queue(queue), id)
+  ended_in = task_queue(queue)
+  redis.call('ZREM', P .. ':lq:' .. ended_in, id)
   if ticket then
     redis.call('HDEL', P .. ':tk', ticket)
     ended[#ended + 1] = string.match(queue, '^(.*):[^:]*$')
@@ -174,29 +209,29 @@ end
 
 local function drop(id)
   local key = P .. ':task:' .. id
-  local r = redis.call('HMGET', key, 's', 'h', 'y', 'at', 'qi', 'k', 'tm', 'tk', 'ss', 'hh')
-  if not r[1] then
+  local r = record_of(id)
+  if not r.state then
     return
   end
-  local queue = r[2] .. ':' .. r[3]
-  if r[10] then
+  local queue = r.heads .. ':' .. r.type_part
+  if r.home then
     redis.call('ZREM', P .. ':timers', 'sticky ' .. id)
   end
-  if r[1] == 'l' then
-    end_lease(id, queue, r[5], r[6], r[8], r[9])
+  if r.state == 'l' then
+    end_lease(id, queue, r.entry, r.token, r.ticket, r.session)
   else
-    if r[5] == 'b' then
+    if r.entry == 'b' then
       redis.call('ZREM', P .. ':b:' .. queue, id)
     else
-      discard_entry(queue, r[5])
+      discard_entry(queue, r.entry)
     end
-    local head = redis.call('ZSCORE', P .. ':h:' .. r[2], r[3])
-    if head and tonumber(head) >= tonumber(r[4]) then
-      set_head(r[2], r[3], next_ready(queue))
+    local head = redis.call('ZSCORE', P .. ':h:' .. r.heads, r.type_part)
+    if head and tonumber(head) >= tonumber(r.ready) then
+      set_head(r.heads, r.type_part, next_ready(queue))
     end
   end
-  if r[7] ~= '' then
-    redis.call('ZREM', P .. ':timers', r[7])
+  if r.timer ~= '' then
+    redis.call('ZREM', P .. ':timers', r.timer)
   end
   redis.call('DEL', key)
 end

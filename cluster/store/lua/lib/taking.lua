@@ -29,17 +29,13 @@ local function take_new(queue)
   return read[2][2], read[1]
 end
 
--- Sets the timer of a task that is handed out now; what it was set to comes back with the task. `now` was cut
--- off, so a time-out that begins here is over one millisecond later.
-local function start_clock(key, timer, after, cap)
+-- Sets the timer of a step that is handed out now; none is set while a step is ready. `now` was cut off, so a
+-- time-out that begins here is over one millisecond later.
+local function start_step_clock(timer, after, cap)
   if timer == '' then
     return
   end
-  local waiting = redis.call('ZSCORE', P .. ':timers', timer)
-  if waiting then
-    redis.call('HSET', key, 'tr', text(tonumber(waiting)))
-  end
-  after, cap = tonumber(after), tonumber(cap)
+  after, cap = tonumber(after), tonumber(cap or 0)
   local due = after > 0 and now + after + 1 or cap
   if cap > 0 and cap < due then
     due = cap
@@ -49,4 +45,13 @@ local function start_clock(key, timer, after, cap)
   else
     redis.call('ZREM', P .. ':timers', timer)
   end
+end
+
+-- The same for a task of the workflow plane; what its timer was set to comes back with the task.
+local function start_clock(key, timer, after, cap)
+  local waiting = timer ~= '' and redis.call('ZSCORE', P .. ':timers', timer)
+  if waiting then
+    redis.call('HSET', key, 'tr', text(tonumber(waiting)))
+  end
+  start_step_clock(timer, after, cap)
 end
