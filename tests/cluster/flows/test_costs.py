@@ -20,6 +20,8 @@ CHAIN_COMMANDS = 22
 """Of the end of a step with the hand-out of the next, the round trip and the clock included."""
 SHORT_COMMANDS = 67
 """Of a flow of one step: its start, the claim, its end."""
+OCCASIONAL = ("info", "script|load", "pexpire")
+"""Looking, the first use of a script, the first count in 10 s."""
 
 
 @pytest.fixture
@@ -30,12 +32,12 @@ async def lab(redis_url: str, prefix: str) -> AsyncIterator[Lab]:
 
 
 async def commands(store: Store) -> Counter[str]:
-    """Commands the server ran so far, those inside scripts too."""
+    """Commands the server ran so far, those inside scripts too; without what only some scripts do."""
     lines = (await store.call("INFO", "commandstats")).decode().splitlines()
     found: Counter[str] = Counter()
     for line in lines:
         name, _, figures = line.removeprefix("cmdstat_").partition(":calls=")
-        if figures and name not in ("info", "script|load"):
+        if figures and name not in OCCASIONAL:
             found[name] = int(figures.partition(",")[0])
     return found
 
