@@ -22,8 +22,8 @@ from nodes.cli.processes import Child
 from tests.ports import free_ports
 from tests.waiting import LONG_PATIENCE, eventually
 
-READY_SECONDS = 60.0
-COMMAND_SECONDS = 80.0
+READY_SECONDS = 120.0
+COMMAND_SECONDS = 180.0
 HOST = "127.0.0.1"
 TOP = Path(__file__).parents[1]
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 import httpx
 
 from cluster import payloads
-from tests.waiting import PATIENCE, eventually
+from tests.waiting import LONG_PATIENCE, eventually
 
 HEADERS = {
     "X-Durable-Workflow-Protocol-Version": "1.20",
@@ -125,7 +125,7 @@ class Wire:
     async def describe(self, workflow_id: str) -> dict[str, Any]:
         return await self.get(f"/workflows/{workflow_id}")
 
-    async def until_completed(self, workflow_id: str, within: float = PATIENCE) -> None:
+    async def until_completed(self, workflow_id: str, within: float = LONG_PATIENCE) -> None:
         """Wait until the newest run has completed."""
 
         async def completed() -> bool:

@@ -404,11 +404,11 @@ async def test_k01_a_heartbeat_renews_the_lease(client: Client) -> None:
 
 
 async def test_k05_k06_an_expired_lease_goes_to_the_next_worker(another_node: OpenNode) -> None:
-    async with another_node(workflow_task_timeout=1, worker_poll_timeout=5) as node:
+    async with another_node(workflow_task_timeout=1, worker_poll_timeout=20) as node:
         client = client_of(node)
         await start(client)
         task = await take(client)
-        other = ME | {"worker_id": "other", "timeout_seconds": 5}
+        other = ME | {"worker_id": "other", "timeout_seconds": 20}
         await client.worker("POST", "register", other | {"runtime": "python"})
         again = (await client.worker("POST", "workflow-tasks/poll", other)).body["task"]
         assert (again["task_id"], again["lease_owner"]) == (task["task_id"], "other")

@@ -14,6 +14,7 @@ from tests.waiting import eventually
 
 ACTION = {"workflow_type": "report", "task_queue": "jobs", "input": ["daily"]}
 NEVER = {"cron_expressions": ["0 0 1 1 *"]}
+HOURS_OF_NEW_YEAR = {"cron_expressions": ["0 * 1 1 *"]}
 
 
 async def create(client: Client, schedule_id: str = "s1", **fields: Any) -> Answer:
@@ -341,7 +342,7 @@ async def test_a_schedule_fires_by_itself(client: Client) -> None:
 
 
 async def test_backfill(client: Client) -> None:
-    await create(client, spec={"cron_expressions": ["0 * * * *"]}, overlap_policy="buffer_one")
+    await create(client, spec=HOURS_OF_NEW_YEAR, overlap_policy="buffer_one")
     body = {"start_time": "2026-01-01T00:00:00Z", "end_time": "2026-01-01T03:00:00Z"}
     done = await client.control("POST", "/api/schedules/s1/backfill", body)
     assert (done.status, done.body["outcome"], done.body["fires_attempted"]) == (200, "backfill_started", 3)
@@ -381,7 +382,7 @@ async def test_bad_backfills(client: Client, fields: dict[str, Any], reason: str
 
 
 async def test_a_backfill_stops_with_the_last_run(client: Client) -> None:
-    await create(client, spec={"cron_expressions": ["0 * * * *"]}, overlap_policy="allow_all", max_runs=2)
+    await create(client, spec=HOURS_OF_NEW_YEAR, overlap_policy="allow_all", max_runs=2)
     body = {"start_time": "2026-01-01T00:00:00Z", "end_time": "2026-01-01T09:00:00Z"}
     done = await client.control("POST", "/api/schedules/s1/backfill", body)
     assert done.body["fires_attempted"] == 2

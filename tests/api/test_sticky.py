@@ -113,7 +113,7 @@ def whole(task: Task) -> list[int]:
 
 @pytest.fixture
 async def node(another_node: OpenNode) -> Any:
-    async with another_node(workflow_task_timeout=2) as opened:
+    async with another_node(workflow_task_timeout=5) as opened:
         yield opened
 
 

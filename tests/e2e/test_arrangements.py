@@ -20,7 +20,7 @@ class Chain(Flow, name="chain"):
         return complete(number) if number == 3 else goto(Chain.count, number + 1)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", [Kind.SENTINEL, Kind.CLUSTER])
 async def test_both_planes_work(kind: Kind, tmp_path: Path) -> None:
     async with arrange(kind, "redis", tmp_path / "redis", ()) as store:

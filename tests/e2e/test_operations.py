@@ -68,7 +68,6 @@ async def test_system_passes_and_workers(cluster: Cluster, queue: str, worker_id
         kill(worker)
 
 
-@pytest.mark.timeout(120)
 async def test_a_drained_build_gets_no_work_until_it_is_resumed(tmp_path: Path) -> None:
     with (
         run_server("valkey", tmp_path) as server,

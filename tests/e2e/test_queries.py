@@ -68,7 +68,6 @@ async def test_ask_here_answer_there(cluster: Cluster, queue: str) -> None:
         kill(worker)
 
 
-@pytest.mark.timeout(120)
 async def test_nodes_die_while_queries_wait(tmp_path: Path) -> None:
     with (
         run_server("valkey", tmp_path) as server,

@@ -128,7 +128,7 @@ async def test_a_timed_out_attempt_is_tried_again(
     cluster: Cluster, queue: str, start_worker: StartWorker
 ) -> None:
     start_worker()
-    options = {"start_to_close_timeout": 1, "attempts": 2}
+    options = {"start_to_close_timeout": 3, "attempts": 2}
     assert await execute(cluster.url, "timing", queue, "stuck_once", [20], options) == ["completed", 2]
 
 
@@ -136,8 +136,8 @@ async def test_heartbeats_keep_an_activity_alive(
     cluster: Cluster, queue: str, start_worker: StartWorker
 ) -> None:
     start_worker()
-    options = {"heartbeat_timeout": 1}
-    assert await execute(cluster.url, "timing", queue, "beating", [5, 0.4], options) == ["completed", 5]
+    options = {"heartbeat_timeout": 3}
+    assert await execute(cluster.url, "timing", queue, "beating", [9, 0.5], options) == ["completed", 9]
 
 
 async def test_large_payloads_and_long_histories(
@@ -162,7 +162,7 @@ async def test_a_type_nobody_supports_waits_and_blocks_nobody(
         assert await execute(cluster.url, "greet", queue, "you") == "hello you"
         assert (await wire.describe(queue))["status"] == "pending"
         start_worker(only="parallel")
-        await wire.until_completed(queue, 20)
+        await wire.until_completed(queue)
 
 
 async def test_wrong_arguments_are_no_hot_loop(
@@ -172,6 +172,7 @@ async def test_wrong_arguments_are_no_hot_loop(
     await worker_ready(worker)
     async with open_wire(cluster.url) as wire:
         await wire.start("greet", queue, queue, input=[])
+        await eventually(lambda: "/fail" in worker.log.read_text())
         # Long enough for a hot loop to show: what is wrong with it is how often it asks.
         await trio.sleep(3)
         described = await wire.describe(queue)
@@ -196,6 +197,6 @@ async def test_a_restarted_worker_finishes_what_the_first_began(
         with trio.fail_after(PATIENCE):
             assert await first.wait() == 0, first.log.read_text()[-3000:]
         start_worker(id=queue)
-        await wire.until_completed(queue, 20)
+        await wire.until_completed(queue)
         assert (await wire.describe(queue))["output"] == list(range(6))
         check_history(await wire.history(queue))

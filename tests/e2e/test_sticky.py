@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import pytest
 import trio
 from durable_workflow import Client, Worker, activity, workflow
 
@@ -102,7 +101,6 @@ async def test_a_cache_saves_pages_and_events(cluster: Cluster, queue: str) -> N
             check_history(await wire.history(f"{queue}-{runs}"))
 
 
-@pytest.mark.timeout(120)
 async def test_a_worker_killed_and_replaced_under_its_id_replays_everything(
     cluster: Cluster, queue: str, worker_id: str
 ) -> None:

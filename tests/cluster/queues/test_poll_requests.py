@@ -15,7 +15,7 @@ from cluster.store.store import Store
 from tests.cluster.nodes import PartialNode, open_nodes, poll_request
 from tests.cluster.queues.lab import Lab
 from tests.cluster.queues.test_matcher import parked, task_of
-from tests.waiting import PATIENCE, eventually
+from tests.waiting import LONG_PATIENCE, PATIENCE, eventually
 
 
 @pytest.mark.parametrize("timeout", [0.0, 5.0])
@@ -154,7 +154,7 @@ async def test_impatient_workers_that_repeat_everywhere_lose_nothing(valkey_stor
                 done.append(task.task_id)
 
     async with open_nodes(valkey_store, 3) as nodes:
-        with trio.fail_after(PATIENCE):
+        with trio.fail_after(LONG_PATIENCE):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(feed)
                 for number in range(6):

@@ -248,7 +248,7 @@ SETTINGS = hypothesis.settings(
 )
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_random_lives_of_queues(redis_url: str) -> None:
     with run_loop(redis_url) as loop:
 

@@ -26,6 +26,7 @@ from tests.cluster.streams.lab import (
     held,
     open_stream_lab,
 )
+from tests.store_time import next_millisecond
 from tests.stream_client import Frame, StreamClient
 from tests.waiting import PATIENCE, eventually
 
@@ -123,6 +124,8 @@ async def test_older_work_comes_first(strict: StreamLab, flow_type: str) -> None
         await lab[0].start("F")
         task = await w1.next("task")
         older = [await lab[1].start(flow_type) for _ in range(PARTITIONS)]
+        for _ in range(3):  # longer than sync_match_wait
+            await next_millisecond(lab[0].store)
         await known_idle(lab)
         await w1.complete(task, go_to("b"))
         seen = []

@@ -15,7 +15,7 @@ import pytest
 import trio
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.cluster_processes import HOST, Cluster, make_cluster, wait_ready
+from tests.cluster_processes import HOST, READY_SECONDS, Cluster, make_cluster, wait_ready
 from tests.conftest import SharedServers
 from tests.e2e.console.seeding import Seeded, seed
 from tests.ports import free_ports
@@ -78,7 +78,7 @@ def below_a_path(cluster: Cluster, directory: Path) -> Iterator[str]:
     with (directory / "haproxy.log").open("wb") as log:
         process = subprocess.Popen([program, "-db", "-f", str(file)], stdout=log, stderr=log)
     try:
-        trio.run(wait_ready, f"http://{HOST}:{port}{PREFIX}", 20.0)
+        trio.run(wait_ready, f"http://{HOST}:{port}{PREFIX}", READY_SECONDS)
         yield f"http://{HOST}:{port}{PREFIX}/console/"
     finally:
         process.kill()

@@ -116,7 +116,7 @@ def open_tab(
         color_scheme=scheme,
         java_script_enabled=script,
     )
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(60_000)
     try:
         yield Tab(context.new_page(), url)
     finally:

@@ -164,7 +164,7 @@ ACTIVITIES = [
         activity("stuck_once", 5, start_to_close_timeout=1, attempts=3),
         expected=[2],
     ),
-    planned("heartbeats keep it alive", activity("beating", 6, 0.3, heartbeat_timeout=2), expected=[6]),
+    planned("heartbeats keep it alive", activity("beating", 10, 0.5, heartbeat_timeout=4), expected=[10]),
     planned(
         "compensation after a failure",
         echo("reserve"),

@@ -80,7 +80,7 @@ async def interval(stage: Stage) -> None:
 
 
 async def pause(stage: Stage) -> None:
-    await create(stage, EVERY_SECOND, echo("tick"), max_runs=5)
+    await create(stage, EVERY_SECOND, echo("tick"), max_runs=50)
     await fired(stage, 1)
     await stage.here.pause_schedule(stage.id, note="rest")
     before = (await stage.there.describe_schedule(stage.id)).fires_count

@@ -19,7 +19,7 @@ from durable_workflow import Client, WorkflowAlreadyStarted
 
 from tests.wire import check_history
 
-WITHIN = 50.0
+WITHIN = 120.0
 """Seconds in which everything a scenario waits for happens, however many nodes die."""
 LOOK_EVERY = 0.2
 

@@ -93,7 +93,7 @@ class Killer:
                 await node.restart()
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("mode", ["plain", "sticky", "killed"])
 @pytest.mark.parametrize("group", GROUPS)
 def test_scenarios(theatre: Callable[[str], Theatre], group: str, mode: str) -> None:

@@ -235,4 +235,4 @@ class MemoryMachine(RuleBasedStateMachine):
 
 
 MemoryMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
-TestMemoryMachine = pytest.mark.timeout(60)(MemoryMachine.TestCase)
+TestMemoryMachine = pytest.mark.timeout(300)(MemoryMachine.TestCase)
