@@ -139,7 +139,7 @@ Effect = ReadyStep | DropTask | AskToStop | ReturnTask | Arm | Disarm | Append |
 
 
 def stored_size(effects: Iterable[Effect]) -> int:
-    """Bytes that effects store. A ready step is stored twice: as a record and as a task."""
+    """Bytes that effects move. A ready step counts twice: it is stored, and it is sent to a worker."""
     size = 0
     for effect in effects:
         if isinstance(effect, ReadyStep):

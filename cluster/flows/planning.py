@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 import msgspec
 import orjson
 
+from cluster.flows.bodies import step_body
 from cluster.flows.changes import (
     Append,
     Arm,
@@ -23,7 +24,7 @@ from cluster.flows.changes import (
 )
 from cluster.flows.decision import step_timer
 from cluster.flows.limits import HISTORY_KEPT
-from cluster.flows.records import FlowInfo, FlowRun, Method, MethodOptions, StepState
+from cluster.flows.records import FlowInfo, FlowRun, Method, StepState
 from cluster.flows.storage import encode_record, step_field, step_task_id
 from cluster.ids import TaskKind
 from cluster.store.keys import Keys, QueueName, encode
@@ -60,13 +61,21 @@ class Taker(Protocol):
         """The slot, if the step can go to it at once: it is free, and nothing that it could take waits."""
 
 
+class OfferedTask(msgspec.Struct, frozen=True):
+    """What a slot is told if it gets the task."""
+
+    task_id: str
+    attempt: int
+    body: bytes
+
+
 class Planned(msgspec.Struct, frozen=True):
     """``written``: about how many bytes of the run a commit writes. ``offered`` is the task that it may give
     to a slot, None when it gives none.
     """
 
     written: int
-    offered: ReadyTask | None = None
+    offered: OfferedTask | None = None
 
 
 def timer_name(run_id: str, name: str) -> str:
@@ -132,7 +141,7 @@ def _apply_effects(
     changes: Changes,
     placement: Placement,
     taker: Taker | None,
-) -> ReadyTask | None:
+) -> OfferedTask | None:
     dropped, offered = 0, None
     later: list[str] = []
     timers: list[str] = []
@@ -143,7 +152,8 @@ def _apply_effects(
                 slot = None if taker is None else taker.takes(queue, step.step_type)
                 taker = None
                 task = ready_step(tx, keys, info, step, queue, changes.state.last_worker, placement, slot)
-                offered = task if slot is not None else offered
+                if slot is not None:
+                    offered = OfferedTask(task.task_id, task.attempt, step_body(info, step))
             case DropTask():
                 if changes.closes and dropped >= DROPS_AT_ONCE:
                     later.append(step_task_id(info.run_id, effect.k))
@@ -212,7 +222,6 @@ def ready_step(
         lease_ms=options.timeout_ms + LEASE_MARGIN_MS,
         timer=timer_name(info.run_id, step_timer(step.k)),
         timer_after_ms=min(options.timeout_ms, options.heartbeat_ms),
-        body=step_body(info, step, options),
     )
     tx.offer(
         task,
@@ -235,35 +244,3 @@ def expect_method(tx: Transaction, keys: Keys, task_id: str, method: Method) -> 
         tx.expect_equal(key, "m", method.letter)
     else:
         tx.expect_unset(key, "m")
-
-
-def step_body(info: FlowInfo, step: StepState, options: MethodOptions) -> bytes:
-    """A step's task as JSON, but for what only the hand-out knows (task_id, attempt_id, attempt).
-
-    ``options`` are those of its method.
-    """
-    body: dict[str, Any] = {
-        "kind": "step",
-        "namespace": info.namespace,
-        "flow_type": info.flow_type,
-        "flow_id": info.flow_id,
-        "run_id": info.run_id,
-        "step_type": step.step_type,
-        "step_execution_id": step.execution_id,
-        "method": step.method,
-        "input": orjson.Fragment(step.input),
-        "attributes": orjson.Fragment(step.attributes),
-        "method_timeout_ms": options.timeout_ms,
-        "heartbeat_timeout_ms": options.heartbeat_ms,
-    }
-    if info.traceparent:
-        body["traceparent"] = info.traceparent
-    if step.conditions:
-        body["conditions"] = orjson.Fragment(step.conditions)
-    if step.failure is not None:
-        body["failure"] = step.failure
-    if step.checkpoint:
-        body["checkpoint"] = orjson.Fragment(step.checkpoint)
-    if step.first_attempt_at_ms:
-        body["first_attempt_at"] = iso_ms(step.first_attempt_at_ms)
-    return orjson.dumps(body)

@@ -9,7 +9,7 @@ import trio
 
 
 class HandedOut(msgspec.Struct, frozen=True):
-    """A step that the store has given to a worker; ``body`` is the task as the flow engine wrote it."""
+    """A step that the store has given to a worker; ``body`` is the task as the flow engine makes it."""
 
     partition: int
     task_id: str

@@ -9,6 +9,7 @@ import msgpack
 
 from cluster.admission.gate import Permit
 from cluster.errors import Fenced, Paused
+from cluster.flows.bodies import stored_step_body
 from cluster.queues.claims import NO_DUE, Heads, Refusal, ready_map
 from cluster.queues.hand_outs import HandedOut
 from cluster.store.connection import GENERATION
@@ -126,9 +127,17 @@ async def claim_steps(
         now_ms=int(now),
         claims=[
             StepClaim(
-                partitions[b], task.decode(), int(n), int(d), int(at), body, g, admitted[q], ticket.decode()
+                partitions[b],
+                task.decode(),
+                int(n),
+                int(d),
+                int(at),
+                stored_step_body(info, step),
+                g,
+                admitted[q],
+                ticket.decode(),
             )
-            for g, b, task, n, d, at, body, q, ticket in claims
+            for g, b, task, n, d, at, info, step, q, ticket in claims
         ],
         heads=[Heads(partitions[row[0]], names[row[1]], bool(row[2]), ready_map(row[3:])) for row in left],
         blocked=[Blocked(g, partitions[b], names[h], name.decode()) for g, b, h, name in blocked],

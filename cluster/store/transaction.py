@@ -38,7 +38,8 @@ class ReadyTask(msgspec.Struct, frozen=True):
     ``kind``/``namespace``/``queue``/``marker``/``type_name`` choose the queue. ``attempt`` is n.
     ``lease_ms`` is how long a lease lasts. ``timer`` names the entry in the timers that a
     hand-out re-arms ``timer_after_ms`` later (0: removes it), never past ``timer_cap_ms``
-    (absolute, 0: no cap). ``body`` is opaque to the store and returned by the claim.
+    (absolute, 0: no cap). ``body`` is opaque to the store and returned by the claim; steps have none, their
+    claim returns the records of which it is made.
     """
 
     task_id: str

@@ -15,6 +15,7 @@ import structlog
 import trio
 
 from cluster.errors import StoreError
+from cluster.flows.records import Method
 from cluster.membership.housekeeping import HeldPartition
 from cluster.queues.presence import tell_presence
 from cluster.store.store import Store
@@ -24,18 +25,19 @@ log = structlog.get_logger(__name__)
 CHUNK: Final = 50
 LOOK_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 0.5
+_WAITS: Final = Method.WAIT_FOR.letter.encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A step attempt whose node is gone; ``body`` is its task."""
+    """A step attempt whose node is gone."""
 
     task_id: str
     attempt: int
     delivery: int
     worker_id: str
     session: str
-    body: bytes
+    method: Method
 
 
 Fail = Callable[[Sequence[Orphan]], Awaitable[None]]
@@ -67,7 +69,7 @@ async def find_orphans(store: Store, partition: int, session: str = "") -> Left 
             int(flat[i + 2]),
             flat[i + 3].decode(),
             name.decode(),
-            flat[i + 4],
+            Method.WAIT_FOR if flat[i + 4] == _WAITS else Method.EXECUTE,
         )
         for i in range(0, len(flat), 5)
     ]

@@ -101,7 +101,7 @@ def orphan_result(orphan: Orphan, kind: ResultKind) -> StepResult:
         task_id=orphan.task_id,
         attempt=orphan.attempt,
         delivery=orphan.delivery,
-        method=_step_body.decode(orphan.body).method,
+        method=orphan.method,
         worker_id=orphan.worker_id,
         session=orphan.session,
         kind=kind,

@@ -20,7 +20,8 @@
 --
 -- Returns "FENCED" when the session is buried, "PAUSED" or "UNKNOWN" when the partition of the oldest work
 -- is in a pause or does not know the server (E5), else [now, claims, heads left, blocked, given up, refusals]:
---   claim       [group, base, task, attempt, delivery, handed out at, body, permit, ticket or ""]
+--   claim       [group, base, task, attempt, delivery, handed out at, info of its run, record of its
+--               execution, permit, ticket or ""]
 --   heads left  [base, heads, complete, type, ready or "", ...] for each asked; "" says that the type
 --               has no work, `complete` that no other type has any
 --   blocked     [group, base, heads, type] where only tasks that leave the worker out were found
@@ -174,14 +175,16 @@ local function oldest(g)
   return known
 end
 
--- Whether the task may be handed out from this place; one that may not loses the place.
+-- Info of its run and record of its execution if the task may be handed out from this place; one that may
+-- not loses the place.
 local function alive(id, queue, entry)
   local key = P .. ':task:' .. id
   local r = redis.call('HMGET', key, 's', 'qi', 'h', 'y', 'run')
   local here = r[2] == entry and r[3] .. ':' .. r[4] == queue
   if r[1] == 'r' and here then
-    if not redis.call('HGET', P .. ':run:' .. r[5], 'c') then
-      return true
+    local run = redis.call('HMGET', P .. ':run:' .. r[5], 'c', 'i', 'x:' .. string.match(id, '%d+$'))
+    if not run[1] then
+      return run[2], run[3]
     end
     redis.call('DEL', key)
     redis.call('ZREM', P .. ':timers', 'sticky ' .. id)
@@ -191,21 +194,22 @@ local function alive(id, queue, entry)
   elseif not (r[1] == 'l' and here) then
     discard_entry(queue, entry)
   end
-  return false
+  return nil
 end
 
--- The oldest returned task of a queue that the worker may have, with its ready time.
+-- The oldest returned task of a queue that the worker may have, as `alive` describes it, and its ready time.
 local function search_back(queue, worker)
   local first = redis.call('ZRANGE', P .. ':b:' .. queue, 0, SEARCH_LIMIT - 1, 'WITHSCORES')
   local passed, dead = 0, 0
   for i = 1, #first, 2 do
     local excluded = redis.call('HGET', P .. ':task:' .. first[i], 'ex')
-    if not alive(first[i], queue, 'b') then
+    local info, step = alive(first[i], queue, 'b')
+    if not info then
       dead = dead + 1
     elseif excluded and string.find(excluded, ' ' .. worker .. ' ', 1, true) then
       passed = passed + 1
     else
-      return first[i], tonumber(first[i + 1]), passed, dead
+      return { id = first[i], entry = 'b', info = info, step = step }, tonumber(first[i + 1]), passed, dead
     end
   end
   return nil, nil, passed, dead
@@ -217,28 +221,29 @@ local function next_new(queue)
   return entry and tonumber(entry[2][4])
 end
 
--- Task and entry for the worker; or nil and whether the queue holds only what leaves him out, and
--- whether too many dead entries were in the way.
+-- Task for the worker, with its entry, info and record; or nil and whether the queue holds only what leaves
+-- him out, and whether too many dead entries were in the way.
 local function take_for(worker, queue)
-  local id, score, passed, dead = search_back(queue, worker)
+  local returned, score, passed, dead = search_back(queue, worker)
   local fresh = next_new(queue)
-  if fresh and not (id and score <= fresh) then
+  if fresh and not (returned and score <= fresh) then
     for _ = 1, SEARCH_LIMIT do
-      local new, entry = take_new(queue)
-      if not new then
+      local id, entry = take_new(queue)
+      if not id then
         break
       end
-      if alive(new, queue, entry) then
-        return new, entry
+      local info, step = alive(id, queue, entry)
+      if info then
+        return { id = id, entry = entry, info = info, step = step }
       end
       dead = dead + 1
     end
   end
-  if id then
-    redis.call('ZREM', P .. ':b:' .. queue, id)
-    return id, 'b'
+  if returned then
+    redis.call('ZREM', P .. ':b:' .. queue, returned.id)
+    return returned
   end
-  return nil, nil, passed > 0 and dead == 0, dead >= SEARCH_LIMIT
+  return nil, passed > 0 and dead == 0, dead >= SEARCH_LIMIT
 end
 
 -- The ticket to hand out under, which the permit has less from now on; "" where none are needed.
@@ -282,16 +287,15 @@ local function serve()
   end
   P = bases[b][1]
   local queue = heads_names[h] .. ':' .. type_part
-  local id, entry, only_excluding, too_many_dead = take_for(groups[g][2], queue)
+  local task, only_excluding, too_many_dead = take_for(groups[g][2], queue)
   local following = next_ready(queue)
   set_head(heads_names[h], type_part, following)
   ready[b][h][type_part] = following or false
-  if id then
+  if task then
     local ticket = use(q)
-    lease_to_stream(id, entry, groups[g][1], session, ticket)
+    local attempt, delivery = lease_to_stream(task.id, task.entry, groups[g][1], session, ticket)
     groups[g][3] = groups[g][3] - 1
-    local r = redis.call('HMGET', P .. ':task:' .. id, 'n', 'd', 'a')
-    claims[#claims + 1] = { g - 1, b - 1, id, r[1], r[2], text(now), r[3], q - 1, ticket }
+    claims[#claims + 1] = { g - 1, b - 1, task.id, attempt, delivery, text(now), task.info, task.step, q - 1, ticket }
   elseif only_excluding or too_many_dead then
     blocked[place(g, b, h, type_part)] = true
     if following then

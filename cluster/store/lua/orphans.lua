@@ -6,7 +6,7 @@
 -- ARGV[3]  a session to look at whether it is buried or not, or ""
 --
 -- Returns [session, tasks, workers] for the first buried session that left anything, or nil:
---   tasks    [task, attempt, delivery, worker, body, ...] handed out by it and not ended since
+--   tasks    [task, attempt, delivery, worker, "w" for wait_for or "", ...] handed out by it and not ended since
 --   workers  `<namespace>:<worker>` that had streams there
 -- oom: allow
 P = ARGV[1]
@@ -17,9 +17,9 @@ local function left_by(session)
   local on = P .. ':on:' .. session
   local tasks = {}
   for _, id in ipairs(redis.call('SRANDMEMBER', on, limit)) do
-    local r = redis.call('HMGET', P .. ':task:' .. id, 's', 'ss', 'n', 'd', 'o', 'a')
+    local r = redis.call('HMGET', P .. ':task:' .. id, 's', 'ss', 'n', 'd', 'o', 'm')
     if r[1] == 'l' and r[2] == session then
-      for _, part in ipairs({ id, r[3], r[4], r[5], r[6] }) do
+      for _, part in ipairs({ id, r[3], r[4], r[5], r[6] or '' }) do
         tasks[#tasks + 1] = part
       end
     else

@@ -8,6 +8,8 @@ from itertools import count
 from random import Random
 from typing import Any
 
+from cluster.flows.records import FlowInfo, Method, Phase, StepState
+from cluster.flows.storage import encode_record, step_field
 from cluster.ids import TaskKind, new_run_id
 from cluster.queues import claims
 from cluster.queues.claims import Claim, ClaimReply, ClaimWaiter
@@ -52,6 +54,8 @@ class Lab:
         run_id = run_id or await self.new_run(partition)
         task_id = f"{run_id}-{queue.kind}{next(self.tokens) + 1}"
         tx = Transaction(partition)
+        if queue.kind == TaskKind.STEP:
+            self._write_step(tx, queue, run_id, int(task_id.rpartition("s")[2]))
         tx.enqueue(
             ReadyTask(
                 task_id=task_id,
@@ -63,6 +67,23 @@ class Lab:
         )
         await self.store.commit(tx)
         return task_id
+
+    def _write_step(self, tx: Transaction, queue: QueueName, run_id: str, k: int) -> None:
+        """The records of which the body of a step is made."""
+        info = FlowInfo(
+            namespace=queue.namespace,
+            flow_id=run_id,
+            run_id=run_id,
+            flow_type=queue.queue,
+            start_step="t",
+            request_id=run_id,
+            started_at_ms=1,
+        )
+        step = StepState(
+            k=k, step_type="t", number=k, method=Method.EXECUTE, phase=Phase.READY, scheduled_at_ms=1
+        )
+        records = {"i": encode_record(info), step_field(k): encode_record(step)}
+        tx.hset(self.store.keys.run(tx.partition, run_id), records)
 
     async def ask(
         self,

@@ -38,10 +38,8 @@ local function may_hand_over(heads, type_part, worker, sync, session, version)
 end
 
 local function hand_over(id, run, heads, type_part, attempt, lease, timer, after, cap, body, owner, session)
-  local key = P .. ':task:' .. id
-  redis.call('HSET', key, 's', 'l', 'n', attempt, 'd', '0', 'run', run, 'h', heads, 'y', type_part,
-    'at', text(now), 'qi', 'b', 'ls', lease, 'tm', timer, 'th', after, 'tc', cap, 'a', body,
-    'o', owner, 'ss', session, 'la', text(now))
+  create(id, run, heads, type_part, attempt, lease, timer, after, cap, body,
+    { 's', 'l', 'qi', 'b', 'o', owner, 'ss', session, 'la', text(now) })
   if ended_in ~= task_queue(heads) then
     -- Else the lease that this commit has ended kept the task queue registered, and this one does.
     register(heads, type_part)

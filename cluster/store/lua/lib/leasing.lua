@@ -38,11 +38,11 @@ local function lease_to_poll(id, entry, owner, token, ticket, call, registration
   start_clock(key, r[2], r[3], r[4])
 end
 
--- Hands a step to a slot on a stream of `session`.
+-- Hands a step to a slot on a stream of `session`; returns its attempt and delivery.
 local function lease_to_stream(id, entry, worker, session, ticket)
   local key = P .. ':task:' .. id
   redis.call('HSET', key, 's', 'l', 'o', worker, 'ss', session, 'la', text(now), 'qi', entry)
-  local r = redis.call('HMGET', key, 'tm', 'th', 'tc', 'hh', 'hy', 'h', 'ls')
+  local r = redis.call('HMGET', key, 'tm', 'th', 'tc', 'hh', 'hy', 'h', 'ls', 'n', 'd')
   come_home(id, key, r[4], r[5])
   hold_ticket(id, key, ticket)
   local heads = r[4] or r[6]
@@ -50,4 +50,5 @@ local function lease_to_stream(id, entry, worker, session, ticket)
   redis.call('SADD', P .. ':on:' .. session, id)
   count('d', heads)
   start_step_clock(r[1], r[2], r[3])
+  return r[8], r[9]
 end

@@ -128,6 +128,19 @@ local function record_of(id)
   return record
 end
 
+-- Writes the record of a new task: what every one has, then `more` fields. A body is left out when it is "" (a
+-- step has none, it is made from the record of its execution), a latest time when there is none.
+local function create(id, run, heads, type_part, attempt, lease, timer, after, cap, body, more)
+  if cap ~= '0' then
+    more[#more + 1], more[#more + 2] = 'tc', cap
+  end
+  if body ~= '' then
+    more[#more + 1], more[#more + 2] = 'a', body
+  end
+  redis.call('HSET', P .. ':task:' .. id, 'n', attempt, 'd', '0', 'run', run, 'h', heads, 'y', type_part,
+    'at', text(now), 'ls', lease, 'tm', timer, 'th', after, unpack(more))
+end
+
 local function enqueue(id, run, heads, type_part, attempt, lease, timer, after, cap, body)
   local queue = heads .. ':' .. type_part
   local stream = P .. ':q:' .. queue
@@ -136,8 +149,7 @@ local function enqueue(id, run, heads, type_part, attempt, lease, timer, after, 
     register(heads, type_part)
   end
   local entry = redis.call('XADD', stream, '*', 't', id, 'r', text(now))
-  redis.call('HSET', P .. ':task:' .. id, 's', 'r', 'n', attempt, 'd', '0', 'run', run, 'h', heads, 'y', type_part,
-    'at', text(now), 'qi', entry, 'ls', lease, 'tm', timer, 'th', after, 'tc', cap, 'a', body)
+  create(id, run, heads, type_part, attempt, lease, timer, after, cap, body, { 's', 'r', 'qi', entry })
   lower_head(heads, type_part, now)
   count('a', heads)
 end
@@ -280,9 +292,8 @@ local function offer(id, run, heads, type_part, attempt, lease, timer, after, ca
     return
   end
   local list = sticky_heads(namespace, worker)
-  redis.call('HSET', P .. ':task:' .. id, 's', 'r', 'n', attempt, 'd', '0', 'run', run, 'h', list, 'y', flow_type,
-    'hh', heads, 'hy', type_part, 'at', text(now), 'qi', 'b', 'ls', lease, 'tm', timer, 'th', after, 'tc', cap,
-    'a', body)
+  create(id, run, list, flow_type, attempt, lease, timer, after, cap, body,
+    { 's', 'r', 'qi', 'b', 'hh', heads, 'hy', type_part })
   redis.call('ZADD', P .. ':b:' .. list .. ':' .. flow_type, text(now), id)
   register(list, flow_type)
   arm('sticky ' .. id, now + tonumber(wait))
