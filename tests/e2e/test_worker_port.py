@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import signal
-import string
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import trio
 
-from tests.cluster_processes import HOST, TOP, Cluster, kill, make_cluster, targets, wait_ready, worker_ready
+from tests.cluster_processes import Cluster, NodeProcess, kill, make_cluster, wait_ready, worker_ready
+from tests.nginx import nginx
 from tests.ports import free_ports
 from tests.sdk_client import execute
 from tests.waiting import LONG_PATIENCE, eventually
@@ -141,48 +136,19 @@ async def test_sigterm_answers_the_polls_of_the_listener(
         assert "connection_broke" not in node.log
 
 
-@contextmanager
-def nginx(cluster: Cluster, directory: Path) -> Iterator[str]:
-    """Real nginx with the rules of ``deploy/nginx.conf.template``; yields its URL."""
-    program = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-    assert program is not None, "nginx is not installed: apt-get install nginx-light"
-    (port,) = free_ports(1)
-    rules = string.Template((TOP / "deploy/nginx.conf.template").read_text()).safe_substitute(
-        targets(cluster.nodes), LISTEN=f"{HOST}:{port}"
-    )
-    (directory / "rules.conf").write_text(rules)
-    places = "".join(f"{name}_temp_path {directory}/{name};" for name in ("client_body", "proxy"))
-    unused = "".join(f"{name}_temp_path {directory}/{name};" for name in ("fastcgi", "uwsgi", "scgi"))
-    (directory / "nginx.conf").write_text(
-        f"daemon off; master_process off; pid {directory}/nginx.pid; error_log {directory}/error.log;"
-        f"events {{}} http {{ access_log {directory}/access.log; {places} {unused} include rules.conf; }}"
-    )
-    arguments = [program, "-p", str(directory), "-c", str(directory / "nginx.conf"), "-e", "stderr"]
-    checked = subprocess.run([*arguments, "-t"], capture_output=True, text=True, check=False)
-    assert checked.returncode == 0, checked.stderr
-    assert "[warn]" not in checked.stderr
-    process = subprocess.Popen(arguments, stderr=subprocess.DEVNULL)
-    try:
-        yield f"http://{HOST}:{port}"
-    finally:
-        process.kill()
-        process.wait()
-
-
 @pytest.mark.parametrize("listening", [True, False], ids=["two-ports", "listeners-down"])
 async def test_the_public_sdk_through_nginx(
     cluster: Cluster, queue: str, tmp_path: Path, listening: bool
 ) -> None:
     """Where no worker listener answers, nginx uses the other port."""
-    described = cluster
+    nodes = cluster.nodes
     if not listening:
         ports = free_ports(3)
-        moved = [
-            type(node)(node.name, node.redis_url, node.directory, node.port, worker_port=port)
+        nodes = [
+            NodeProcess(node.name, node.redis_url, node.directory, node.port, worker_port=port)
             for node, port in zip(cluster.nodes, ports, strict=True)
         ]
-        described = Cluster(moved, cluster.directory)
-    with nginx(described, tmp_path) as url:
+    with nginx(nodes, tmp_path) as url:
         await wait_ready(url, LONG_PATIENCE)
         worker = cluster.start_worker(queue, url=url)
         try:
