@@ -6,6 +6,8 @@ at most as many of them as the configuration says; one more is told to go elsewh
 Hypercorn has one time-out for both. As the deadline of a header it has to be short; as that of an idle
 connection it has to be longer than clients and proxies keep one (httpx and HAProxy: 5 s), or now and
 then one sends a request on a connection that is closed at that very moment and never gets an answer.
+
+What comes on a WebSocket that its application has engaged goes there directly.
 """
 
 from __future__ import annotations
@@ -21,9 +23,11 @@ import orjson
 import structlog
 import trio
 from hypercorn.config import Config
-from hypercorn.events import Event, Updated
-from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
 
+from nodes.api.direct_websockets import DirectWebSocket
 from nodes.api.http1 import StrictH11
 from nodes.api.http2 import PatientH2
 from nodes.api.limits import KEEP_ALIVE_SECONDS, MAX_CONNECTIONS
@@ -81,6 +85,36 @@ class PatientServer(TCPServer):
             self._answered = True
         await super().protocol_send(event)
 
+    async def _read_data(self) -> None:
+        """As hypercorn does, but for its read time-out, which we do not set: it costs more than a read."""
+        while True:
+            try:
+                data = await self.stream.receive_some(MAX_RECV)
+            except (trio.ClosedResourceError, trio.BrokenResourceError):
+                break
+            direct = self._direct()
+            if direct is None:
+                await self.protocol.handle(RawData(bytes(data)))
+            else:
+                await self._feed(direct, bytes(data))
+            if not data:
+                break
+        await self.protocol.handle(Closed())
+
+    def _direct(self) -> DirectWebSocket | None:
+        protocol = self.protocol.protocol
+        stream = protocol.stream if isinstance(protocol, H11Protocol) else None
+        if isinstance(stream, DirectWebSocket) and stream.engaged and stream.handshake.accepted:
+            return stream
+        return None
+
+    async def _feed(self, direct: DirectWebSocket, data: bytes) -> None:
+        left = direct.feed(data)
+        while left:
+            await self.protocol.handle(RawData(left))
+            left = direct.feed(b"")
+        await direct.attended()
+
     async def _idle_timeout(self) -> None:
         seconds = KEEP_ALIVE_SECONDS if self._answered else self.config.keep_alive_timeout
         with trio.move_on_after(seconds):
@@ -93,6 +127,6 @@ def install() -> None:
     """Let hypercorn serve connections this way; it has no setting for it."""
     hypercorn.protocol.H11Protocol = StrictH11  # type: ignore[attr-defined]
     hypercorn.protocol.H2Protocol = PatientH2  # type: ignore[attr-defined]
-    hypercorn.protocol.h11.WSStream = StrictWSStream  # type: ignore[attr-defined]
+    hypercorn.protocol.h11.WSStream = DirectWebSocket  # type: ignore[attr-defined]
     hypercorn.protocol.h2.WSStream = StrictWSStream  # type: ignore[attr-defined]
     hypercorn.trio.run.TCPServer = PatientServer  # type: ignore[attr-defined]

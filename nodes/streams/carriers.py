@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from nodes.api.direct_websockets import STATE_KEY, DirectWebSocket, Take
 from nodes.api.messages import Request, Response
 from nodes.api.serving import Asgi
 from nodes.streams.codec import ProtocolError
@@ -48,14 +49,15 @@ class WebSocketCarrier:
         self._receive = receive
         self._send = send
 
-    async def receive(self) -> bytes | str | None:
+    async def deliver(self, take: Take) -> None:
         while True:
             event = await self._receive()
             if event["type"] == "websocket.disconnect":
-                return None
+                return
             if event["type"] == "websocket.receive":
                 data: bytes | str | None = event.get("bytes")
-                return data if data is not None else str(event.get("text") or "")
+                if not take(data if data is not None else str(event.get("text") or "")):
+                    return
 
     async def send(self, message: bytes) -> None:
         await self._send({"type": "websocket.send", "bytes": None, "text": message.decode()})
@@ -65,6 +67,20 @@ class WebSocketCarrier:
         if failure is not None:
             code = _TOO_BIG if failure.reason == "message_too_large" else _POLICY
         await self._send({"type": "websocket.close", "code": code, "reason": ""})
+
+
+class DirectCarrier(WebSocketCarrier):
+    """The same without a detour, where the server and the client allow it."""
+
+    def __init__(self, receive: Receive, send: Send, socket: DirectWebSocket) -> None:
+        super().__init__(receive, send)
+        self._socket = socket
+
+    async def deliver(self, take: Take) -> None:
+        await self._socket.deliver(take)
+
+    async def send(self, message: bytes) -> None:
+        await self._socket.send_text(message)
 
 
 async def _serve_websocket(door: StreamDoor, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,8 +98,13 @@ async def _serve_websocket(door: StreamDoor, scope: Scope, receive: Receive, sen
         )
         await send({"type": "websocket.http.response.body", "body": admitted.body, "more_body": False})
         return
+    socket = scope["state"].get(STATE_KEY)
+    carrier = WebSocketCarrier(receive, send)
+    if isinstance(socket, DirectWebSocket):
+        socket.engage()
+        carrier = DirectCarrier(receive, send, socket)
     await send({"type": "websocket.accept", "subprotocol": None, "headers": []})
-    await door.hub.serve(WebSocketCarrier(receive, send), admitted)
+    await door.hub.serve(carrier, admitted)
 
 
 # -- HTTP/2 -----------------------------------------------------------------------------------
@@ -99,7 +120,11 @@ class NdjsonCarrier:
         self._buffer = bytearray()
         self._scanned = 0
 
-    async def receive(self) -> bytes | str | None:
+    async def deliver(self, take: Take) -> None:
+        while (line := await self._line()) is not None and take(line):
+            pass
+
+    async def _line(self) -> bytes | None:
         while True:
             end = self._buffer.find(b"\n", self._scanned)
             if end >= 0:

@@ -72,9 +72,11 @@ class BarrierPort(SettledStore, Protocol):
 
 
 class Carrier(Protocol):
-    """Moves messages. ``receive`` returns None at the end; either raises when the carrier broke."""
+    """Moves messages. ``deliver`` hands over what comes, in order, until it is told False or nothing more
+    comes; any may raise when the carrier broke.
+    """
 
-    async def receive(self) -> bytes | str | None: ...
+    async def deliver(self, take: Callable[[bytes | str], bool]) -> None: ...
 
     async def send(self, message: bytes) -> None: ...
 
@@ -271,18 +273,22 @@ class StreamHub:
                 self._left.set()
 
     async def _receive(self, connection: Connection, carrier: Carrier) -> None:
-        while not connection.core.failure:
-            try:
-                message = await carrier.receive()
-            except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
-                return
-            if message is None:
-                return
+        core = connection.core
+
+        def take(message: bytes | str) -> bool:
             connection.received(message)
-            if connection.core.unsent_bytes > UNSENT_BYTES:
-                # It asks and asks and does not listen; looking once a second would be too late.
-                log.warning("stream_reader_too_slow", connection=connection.name)
-                return
+            return not core.failure and core.unsent_bytes <= UNSENT_BYTES
+
+        try:
+            await carrier.deliver(take)
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            return
+        if core.unsent_bytes > UNSENT_BYTES:
+            # It asks and asks and does not listen; looking once a second would be too late.
+            log.warning("stream_reader_too_slow", connection=connection.name)
+            return
+        if not core.failure:
+            return
         # Let the worker hear why; it is the sender that ends the connection.
         with trio.move_on_after(FLUSH_SECONDS):
             await trio.sleep_forever()

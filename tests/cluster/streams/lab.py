@@ -129,11 +129,10 @@ class _NodeEnd:
     ) -> None:
         self._incoming, self._outgoing = incoming, outgoing
 
-    async def receive(self) -> bytes | None:
-        try:
-            return await self._incoming.receive()
-        except trio.EndOfChannel:
-            return None
+    async def deliver(self, take: Callable[[bytes | str], bool]) -> None:
+        async for message in self._incoming:
+            if not take(message):
+                break
 
     async def send(self, message: bytes) -> None:
         await self._outgoing.send(message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -182,10 +183,10 @@ class _StuckCarrier:
         self._messages = list(messages)
         self.let_go = trio.Event()
 
-    async def receive(self) -> bytes | None:
-        if not self._messages:
-            await trio.sleep_forever()
-        return json.dumps(self._messages.pop(0)).encode()
+    async def deliver(self, take: Callable[[bytes | str], bool]) -> None:
+        for message in self._messages:
+            take(json.dumps(message).encode())
+        await trio.sleep_forever()
 
     async def send(self, message: bytes) -> None:
         with trio.CancelScope(shield=True):
