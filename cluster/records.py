@@ -56,7 +56,7 @@ class Reader(Generic[D]):
     def __init__(self, kind: type[D], form: Format) -> None:
         self._decode = form.decoder(kind).decode
         self._format = form
-        self._known = frozenset(kind.__struct_fields__)
+        self._known = frozenset(kind.__struct_encode_fields__)
 
     def __call__(self, raw: bytes) -> D:
         """The document in ``raw``. Raises msgspec.DecodeError."""

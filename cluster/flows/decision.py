@@ -37,6 +37,7 @@ from cluster.flows.changes import (
 from cluster.flows.conditions import findings, has_timer, holding, next_due_ms
 from cluster.flows.limits import FlowLimits, at_most
 from cluster.flows.records import (
+    NO_MEMBERS,
     Condition,
     FlowStatus,
     Method,
@@ -419,7 +420,7 @@ class Decision:
 def json_object(members: Mapping[str, bytes]) -> bytes:
     """A JSON object of members that are JSON already."""
     if not members:
-        return b"{}"
+        return NO_MEMBERS
     return orjson.dumps({name: orjson.Fragment(value) for name, value in members.items()})
 
 

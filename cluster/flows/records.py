@@ -6,6 +6,9 @@ has a field of its own (``x:<k>``), and the attributes have one (``at``) that is
 change. ``k`` numbers the step executions of a run from 1. Payloads are JSON bytes that nobody here
 looks into. Times are milliseconds since the epoch.
 
+What is stored with every step has short names in the store (``rename``): of a step with a small payload the
+names would be more than half. Values that are the very objects that are the defaults are not written at all.
+
 Life of a step execution::
 
              +--------+  locks free    +-------+  wait_for done  +---------+
@@ -24,7 +27,7 @@ In ``ready`` the step has a task: queued or handed out, which only the task's re
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from cluster.records import Document, Record
 
@@ -83,7 +86,18 @@ class TimeoutPolicy(StrEnum):
     """Whatever is open is cancelled, and a step follows that decides how the flow ends; once."""
 
 
-class MethodOptions(Record, frozen=True, kw_only=True):
+_METHOD_OPTIONS: Final = {
+    "timeout_ms": "t",
+    "heartbeat_ms": "h",
+    "initial_ms": "i",
+    "coefficient": "c",
+    "longest_ms": "l",
+    "max_attempts": "m",
+    "total_ms": "d",
+}
+
+
+class MethodOptions(Record, frozen=True, kw_only=True, rename=_METHOD_OPTIONS):
     """Timeouts and retry policy of one method; ``max_attempts`` counts the first, 0: unlimited.
 
     ``total_ms`` runs from the first hand-out and only decides whether another attempt is made.
@@ -98,11 +112,23 @@ class MethodOptions(Record, frozen=True, kw_only=True):
     total_ms: int = 4 * HOUR_MS
 
 
-class StepOptions(Record, frozen=True, kw_only=True):
+USUAL_METHOD: Final = MethodOptions()
+
+_STEP_OPTIONS: Final = {
+    "wait_for": "w",
+    "execute": "e",
+    "proceed": "p",
+    "recovery": "r",
+    "recovery_options": "ro",
+    "locks": "l",
+}
+
+
+class StepOptions(Record, frozen=True, kw_only=True, rename=_STEP_OPTIONS):
     """How a step execution is run. Without ``wait_for`` it goes to execute at once."""
 
     wait_for: MethodOptions | None = None
-    execute: MethodOptions = MethodOptions()
+    execute: MethodOptions = USUAL_METHOD
     proceed: bool = False
     """A wait_for whose attempts are used up leads to execute instead of failing the flow."""
     recovery: str = ""
@@ -115,6 +141,11 @@ class StepOptions(Record, frozen=True, kw_only=True):
         if method is Method.WAIT_FOR:
             return self.wait_for or MethodOptions()
         return self.execute
+
+
+USUAL_OPTIONS: Final = StepOptions()
+NO_MEMBERS: Final = b"{}"
+"""A JSON object without members."""
 
 
 class Condition(Record, frozen=True, kw_only=True):
@@ -133,7 +164,28 @@ class Wait(Record, frozen=True, kw_only=True):
     conditions: tuple[Condition, ...]
 
 
-class StepState(Document, frozen=True, kw_only=True):
+_STEP_STATE: Final = {
+    "step_type": "t",
+    "number": "n",
+    "parent": "p",
+    "options": "o",
+    "input": "i",
+    "method": "m",
+    "phase": "ph",
+    "attempt": "a",
+    "scheduled_at_ms": "sa",
+    "ready_at_ms": "ra",
+    "first_attempt_at_ms": "fa",
+    "attributes": "at",
+    "wait": "w",
+    "conditions": "c",
+    "failure": "f",
+    "last_failure": "lf",
+    "checkpoint": "cp",
+}
+
+
+class StepState(Document, frozen=True, kw_only=True, rename=_STEP_STATE):
     """An open step execution."""
 
     k: int
@@ -142,7 +194,7 @@ class StepState(Document, frozen=True, kw_only=True):
     """Executions of this step type in the run count from 1."""
     parent: int = 0
     """``k`` of the execution whose decision opened this one; 0: the start or an RPC."""
-    options: StepOptions = StepOptions()
+    options: StepOptions = USUAL_OPTIONS
     input: bytes = b"null"
     method: Method
     phase: Phase
@@ -152,7 +204,7 @@ class StepState(Document, frozen=True, kw_only=True):
     """When the attempt became, or becomes, ready."""
     first_attempt_at_ms: int = 0
     """When this method was handed out first, as far as that may have run; 0: not known yet."""
-    attributes: bytes = b"{}"
+    attributes: bytes = NO_MEMBERS
     """The flow's attributes when this method call became ready, kept over its retries."""
     wait: Wait | None = None
     conditions: bytes = b""
@@ -175,7 +227,23 @@ class TimeoutHandler(Record, frozen=True, kw_only=True):
     options: StepOptions = StepOptions()
 
 
-class FlowInfo(Document, frozen=True, kw_only=True):
+_FLOW_INFO: Final = {
+    "namespace": "ns",
+    "flow_id": "f",
+    "run_id": "r",
+    "run_number": "n",
+    "flow_type": "t",
+    "start_step": "s",
+    "request_id": "rq",
+    "started_at_ms": "at",
+    "deadline_ms": "dl",
+    "timeout_policy": "tp",
+    "timeout_handler": "th",
+    "traceparent": "tr",
+}
+
+
+class FlowInfo(Document, frozen=True, kw_only=True, rename=_FLOW_INFO):
     """Facts fixed at the start of a run."""
 
     namespace: str
@@ -201,7 +269,28 @@ class Stop(Record, frozen=True, kw_only=True):
     requested_at_ms: int
 
 
-class FlowState(Document, frozen=True, kw_only=True):
+_FLOW_STATE: Final = {
+    "status": "s",
+    "stop": "sp",
+    "result": "r",
+    "failure": "f",
+    "close_reason": "cr",
+    "closed_at_ms": "ca",
+    "next_k": "k",
+    "numbers": "n",
+    "open": "o",
+    "waiting": "w",
+    "locked": "l",
+    "locks": "lk",
+    "channels": "c",
+    "timed_out": "to",
+    "last_worker": "lw",
+    "last_progress_at_ms": "lp",
+    "history_length": "h",
+}
+
+
+class FlowState(Document, frozen=True, kw_only=True, rename=_FLOW_STATE):
     """The changing part of a run."""
 
     status: FlowStatus = FlowStatus.RUNNING

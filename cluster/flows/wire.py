@@ -27,7 +27,7 @@ from msgspec import Meta, Raw
 
 from cluster.errors import Refused
 from cluster.flows.limits import MESSAGES_AT_ONCE
-from cluster.flows.records import MethodOptions, Mode, StepOptions
+from cluster.flows.records import USUAL_METHOD, USUAL_OPTIONS, MethodOptions, Mode, StepOptions
 from cluster.plain_numbers import number_problem
 from cluster.times import milliseconds
 
@@ -59,7 +59,7 @@ class MethodFields(Wire, frozen=True):
     retry: RetryFields = RetryFields()
 
     def read(self) -> MethodOptions:
-        return MethodOptions(
+        options = MethodOptions(
             timeout_ms=milliseconds(self.timeout_seconds),
             heartbeat_ms=milliseconds(self.heartbeat_timeout_seconds),
             initial_ms=milliseconds(self.retry.initial_interval_seconds),
@@ -68,6 +68,7 @@ class MethodFields(Wire, frozen=True):
             max_attempts=self.retry.maximum_attempts,
             total_ms=milliseconds(self.retry.total_duration_seconds),
         )
+        return USUAL_METHOD if options == USUAL_METHOD else options
 
 
 class RecoveryFields(Wire, frozen=True):
@@ -83,8 +84,8 @@ class OptionFields(Wire, frozen=True):
     lock_attributes: Annotated[tuple[Name, ...], Meta(max_length=100)] = ()
 
     def read(self) -> StepOptions:
-        if self is _NO_OPTIONS:
-            return _DEFAULT_OPTIONS
+        if self is _NO_OPTIONS or self == _NO_OPTIONS:
+            return USUAL_OPTIONS
         recovery = self.recovery
         return StepOptions(
             wait_for=self.wait_for.read() if self.wait_for is not None else None,
@@ -98,7 +99,6 @@ class OptionFields(Wire, frozen=True):
 
 _NO_OPTIONS: Final = OptionFields()
 """What a step has for which none were sent."""
-_DEFAULT_OPTIONS: Final = StepOptions()
 
 
 class NextStep(Wire, frozen=True):
