@@ -10,34 +10,22 @@ from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote
 from uuid import uuid4
 
-import httpx
 import msgspec
 import trio
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from nodes.worker.backoff import pause_before
 from nodes.worker.client_errors import (
-    ClientError,
     FlowFailed,
     FlowStillRunning,
-    ServerUnavailable,
-    error_of,
 )
-from nodes.worker.configuration import checked_urls
+from nodes.worker.client_requests import Requests, read_object
 from nodes.worker.credentials import Credential
 from nodes.worker.decisions import step_name
 from nodes.worker.flow import Flow, Rpc, shape_of
 from nodes.worker.options import StepOptions
-from nodes.worker.payloads import encode
 from nodes.worker.steps import wire_options
 
-CONTROL_PLANE_VERSION: Final = "2"
-RETRY_SECONDS: Final = 30.0
-"""How long a request that may be repeated is tried again."""
 WAIT_SECONDS: Final = 30
 """One long poll."""
-ANSWER_SECONDS: Final = 30.0
-"""How long an answer may take beyond what the request itself allows."""
 
 Result = TypeVar("Result")
 IdReuse = Literal["allow_if_not_running", "allow_if_previous_failed", "disallow", "terminate_if_running"]
@@ -80,9 +68,6 @@ class _RpcAnswer(msgspec.Struct):
     result: msgspec.Raw = msgspec.Raw(b"null")
 
 
-_propagator = TraceContextTextMapPropagator()
-
-
 class Client:
     """Use as an async context manager. ``url`` is a node, a balancer, or several of them, which are
     tried in turn. ``token`` or ``token_file`` need the role of an operator; they are not the worker's.
@@ -99,17 +84,8 @@ class Client:
         token_file: str | None = None,
         namespace: str = "default",
     ) -> None:
-        self._urls = checked_urls(url)
-        self._place = 0
-        self._credential = Credential(token, token_file)
-        self._http = httpx.AsyncClient(
-            headers={
-                "accept": "application/json",
-                "x-namespace": namespace,
-                "x-durable-workflow-control-plane-version": CONTROL_PLANE_VERSION,
-            },
-            timeout=ANSWER_SECONDS,
-        )
+        self._requests = Requests(url, Credential(token, token_file), namespace)
+        self._ask = self._requests.ask
 
     async def __aenter__(self) -> Client:
         return self
@@ -121,7 +97,7 @@ class Client:
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        await self._requests.aclose()
 
     # -- starting ---------------------------------------------------------------------------
 
@@ -177,7 +153,7 @@ class Client:
 
     async def describe(self, flow_id: str, *, run_id: str | None = None) -> dict[str, Any]:
         """Everything about a run: status, result, attributes, open steps and why they wait."""
-        return _object(await self._ask("GET", _path(flow_id), query={"run_id": run_id}, repeatable=True))
+        return read_object(await self._ask("GET", _path(flow_id), query={"run_id": run_id}, repeatable=True))
 
     async def list(
         self,
@@ -194,7 +170,7 @@ class Client:
             "page_size": page_size,
             "next_page_token": next_page_token,
         }
-        return _object(await self._ask("GET", "", query=query, repeatable=True))
+        return read_object(await self._ask("GET", "", query=query, repeatable=True))
 
     async def steps(
         self,
@@ -206,7 +182,7 @@ class Client:
     ) -> dict[str, Any]:
         """A page of what became of step attempts, oldest first: ``steps`` and ``next_page_token``."""
         query = {"run_id": run_id, "page_size": page_size, "next_page_token": next_page_token}
-        return _object(await self._ask("GET", _path(flow_id, "steps"), query=query, repeatable=True))
+        return read_object(await self._ask("GET", _path(flow_id, "steps"), query=query, repeatable=True))
 
     async def wait(
         self, flow_id: str, *, timeout_seconds: float | None = None, run_id: str | None = None
@@ -292,7 +268,7 @@ class Client:
             query={"run_id": run_id},
             repeatable=True,
         )
-        return bool(_object(answer)["outcome"] == "published")
+        return bool(read_object(answer)["outcome"] == "published")
 
     async def stop(
         self,
@@ -309,70 +285,9 @@ class Client:
         is True. Raises FlowNotActive when it is closed already.
         """
         body = {"type": kind, "reason": reason, "wait": wait}
-        return _object(await self._ask("POST", _path(flow_id, "stop"), body=body, query={"run_id": run_id}))
-
-    # -- requests ---------------------------------------------------------------------------
-
-    async def _ask(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: Mapping[str, Any] | None = None,
-        query: Mapping[str, Any] | None = None,
-        repeatable: bool = False,
-        again: Mapping[str, Any] | None = None,
-        seconds: float = 0.0,
-    ) -> bytes:
-        """The body of a successful answer. ``again``: members of the body when it is sent once more."""
-        until = trio.current_time() + RETRY_SECONDS
-        tries = 0
-        while True:
-            members = {**(body or {}), **(again or {} if tries else {})}
-            try:
-                return await self._ask_once(
-                    method, path, members if body is not None else None, query, seconds
-                )
-            except ServerUnavailable as error:
-                if error.maybe_executed and not repeatable:
-                    raise
-                tries += 1
-                pause = pause_before(tries)
-                if trio.current_time() + pause > until:
-                    raise
-            self._place += 1
-            await trio.sleep(pause)
-
-    async def _ask_once(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None,
-        query: Mapping[str, Any] | None,
-        seconds: float,
-    ) -> bytes:
-        url = self._urls[self._place % len(self._urls)]
-        headers = await self._credential.headers()
-        if body is not None:
-            headers["content-type"] = "application/json"
-        _propagator.inject(headers)  # adds nothing outside a span
-        try:
-            response = await self._http.request(
-                method,
-                f"{url}/api/flows{path}",
-                content=None if body is None else encode(_given(body)),
-                params=_given(query or {}),
-                headers=headers,
-                timeout=httpx.Timeout(ANSWER_SECONDS, read=seconds + ANSWER_SECONDS),
-            )
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            raise ServerUnavailable(f"cannot reach {url}: {error}", "unreachable", None, {}) from error
-        except httpx.TransportError as error:
-            text = f"the connection to {url} broke: {type(error).__name__} {error}".strip()
-            raise ServerUnavailable(text, "connection_lost", None, {}, maybe_executed=True) from error
-        if response.is_success:
-            return response.content
-        raise _error(response)
+        return read_object(
+            await self._ask("POST", _path(flow_id, "stop"), body=body, query={"run_id": run_id})
+        )
 
 
 class FlowHandle:
@@ -440,24 +355,7 @@ def _path(flow_id: str, *parts: str) -> str:
     return "".join(f"/{quote(part, safe='')}" for part in (flow_id, *parts))
 
 
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _object(answer: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.json.decode(answer, type=dict[str, Any])
-    return found
-
-
 def _outcome(found: _Summary) -> FlowOutcome:
     return FlowOutcome(
         found.flow_id, found.run_id, found.status, found.result, found.failure, found.close_reason or ""
     )
-
-
-def _error(response: httpx.Response) -> ClientError:
-    try:
-        fields = _object(response.content)
-    except msgspec.DecodeError:
-        fields = {}
-    return error_of(response.status_code, fields)

@@ -73,7 +73,9 @@ class Server:
 def make(autojump_clock: trio.testing.MockClock) -> Callable[..., Client]:
     def made(server: Server, **options: Any) -> Client:
         client = Client("http://one", **options)
-        client._http = httpx.AsyncClient(transport=httpx.MockTransport(server), headers=client._http.headers)
+        client._requests._http = httpx.AsyncClient(
+            transport=httpx.MockTransport(server), headers=client._requests._http.headers
+        )
         return client
 
     return made
@@ -194,7 +196,7 @@ async def test_waiting_has_a_deadline(make: Callable[..., Client]) -> None:
 async def test_another_node_is_tried(make: Callable[..., Client]) -> None:
     server = Server(httpx.ConnectError("away"), (200, {"flows": []}))
     async with make(server) as client:
-        client._urls = ("http://one", "http://two")
+        client._requests._urls = ("http://one", "http://two")
         await client.list(status="running")
     assert [request.url.host for request in server.requests] == ["one", "two"]
     assert server.requests[1].url.params["status"] == "running"
