@@ -25,9 +25,10 @@ from cluster.workflows import deadlines, hosting, retry
 from cluster.workflows.changes import Changes, Disarm, DropTask, ReadyActivityTask, Requeue
 from cluster.workflows.commands import ScheduleActivity
 from cluster.workflows.deadlines import LEASED, TimeoutKind
-from cluster.workflows.decision import Decision, activity_timer, untouched
+from cluster.workflows.decision import Decision, untouched
 from cluster.workflows.events import EventType
 from cluster.workflows.failures import CANCELLATION, activity_failure, envelope, timeout_failure
+from cluster.workflows.names import activity_timer
 from cluster.workflows.records import ActivityState, Lease, Payload, Run
 
 _NO_LEASE = Lease(task_id="", state="")

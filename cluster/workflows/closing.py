@@ -15,9 +15,10 @@ from cluster.workflows.changes import Changes, Disarm
 from cluster.workflows.command_records import CompleteWorkflow, ContinueAsNew, FailWorkflow
 from cluster.workflows.commands import Command
 from cluster.workflows.deadlines import RunTimeoutKind
-from cluster.workflows.decision import RUN_TIMER, Decision, untouched
+from cluster.workflows.decision import Decision, untouched
 from cluster.workflows.events import EventType
 from cluster.workflows.failures import APPLICATION, TIMEOUT, envelope
+from cluster.workflows.names import RUN_TIMER
 from cluster.workflows.records import Lease, Run, RunInfo, RunStatus
 
 COMPLETED = "completed"

@@ -21,21 +21,22 @@ from msgspec.structs import replace
 from cluster.errors import Refused
 from cluster.ids import TaskId, TaskKind
 from cluster.times import iso_us
-from cluster.workflows import groups
+from cluster.workflows import contests, groups
 from cluster.workflows.changes import (
     Arm,
     Changes,
     ChildOver,
     CloseChild,
     Disarm,
-    DropTask,
     Effect,
     NewRun,
     ReadyActivityTask,
     ReadyWorkflowTask,
 )
 from cluster.workflows.deadlines import LEASED, due_in
+from cluster.workflows.dropping import leftovers
 from cluster.workflows.events import EventType, event_id, pending_event_id, resume_context, update_context
+from cluster.workflows.names import command_entry
 from cluster.workflows.records import (
     ActivityState,
     ChildState,
@@ -43,37 +44,12 @@ from cluster.workflows.records import (
     OpenUpdate,
     Payload,
     PendingEvent,
-    Race,
     Run,
     RunStatus,
     TimerState,
     UpdateState,
 )
-
-RUN_TIMER = "r"
-TASK_TIMER = "w"
-
-
-def activity_timer(step: int) -> str:
-    return f"a{step}"
-
-
-def timer_timer(step: int) -> str:
-    return f"t{step}"
-
-
-def wait_timer(step: int) -> str:
-    return f"q{step}"
-
-
-def command_entry(command_id: str) -> str:
-    """The name under which it is kept who asked for a command."""
-    return f"c:{command_id}"
-
-
-def start_command(run_id: str) -> str:
-    """The id of the command that started a run."""
-    return f"{run_id}-m0"
+from cluster.workflows.update_ends import cut_off, update_ended
 
 
 class Decision:
@@ -236,10 +212,7 @@ class Decision:
     def begin(self, group: Mapping[str, Any]) -> None:
         """Counts one more unresolved member of a group, if it is one."""
         if groups.is_race(group):
-            key, member = groups.key(group) or "", groups.contender(group).place
-            race = self.state.races.get(key, Race(open={}))
-            race = replace(race, open={**race.open, member: race.open.get(member, 0) + 1})
-            self.set(races={**self.state.races, key: race})
+            self.set(races=contests.entered(self.state.races, group))
         else:
             self.set(groups=groups.opened(self.state.groups, group))
 
@@ -271,44 +244,16 @@ class Decision:
         failed: bool,
         workflow_task_id: str | None,
     ) -> None:
-        member = groups.contender(group)
-        race = self.state.races.get(groups.key(group) or "", Race(open={}, resolved=True))
-        over = race.open.get(member.place, 0) <= 1
-        decides = not race.resolved and (failed or over)
-        identity = self.record(event_type, payload, wakes=over or decides, workflow_task_id=workflow_task_id)
+        over, decides = contests.ends(self.state.races, group, failed=failed)
+        event = self.record(event_type, payload, wakes=over or decides, workflow_task_id=workflow_task_id)
         self.leave_race(group, resolved=decides)
-        if not decides:
-            return
-        level = groups.outermost(group)
-        self.record(
-            EventType.SELECTION_RESOLVED,
-            {
-                "selection_group_id": level.get("parallel_group_id"),
-                "selection_group_base_sequence": level["parallel_group_base_sequence"],
-                "selection_group_size": level["parallel_group_size"],
-                "member_key": member.key,
-                "member_index": member.index,
-                "member_base_sequence": member.base,
-                "member_size": member.size,
-                "operation_kind": member.kind,
-                "operation_identity": member.identity(payload),
-                "outcome": "failed" if failed else "completed",
-                "resolution_event_id": identity,
-                "resolution_event_type": event_type.value,
-            },
-            wakes=True,
-        )
+        if decides:
+            resolved = contests.resolution(group, event_type, payload, event, failed=failed)
+            self.record(EventType.SELECTION_RESOLVED, resolved, wakes=True)
 
     def leave_race(self, group: Mapping[str, Any], *, resolved: bool = False) -> None:
         """Counts one open member of a race less."""
-        key, member = groups.key(group) or "", groups.contender(group).place
-        races = dict(self.state.races)
-        race = races.pop(key, Race(open={}))
-        left = {name: count - (name == member) for name, count in race.open.items()}
-        left = {name: count for name, count in left.items() if count > 0}
-        if left:
-            races[key] = Race(open=left, resolved=race.resolved or resolved)
-        self.set(races=races)
+        self.set(races=contests.left(self.state.races, group, resolved=resolved))
 
     def arm(self, name: str, due_ms: int | None) -> None:
         """Sets a timer, or removes it when there is nothing to wait for."""
@@ -334,7 +279,7 @@ class Decision:
         """
         self.release()
         for update in self.state.updates:
-            self.end_update(update, failure=_update_cut_off(reason))
+            self.end_update(update, failure=cut_off(reason))
         policies = self._meet_policies()
         self.record(
             event_type,
@@ -343,19 +288,7 @@ class Decision:
             workflow_command_id=workflow_command_id,
         )
         stored = self._run.state
-        self.effects = [Disarm(RUN_TIMER)]
-        if stored.task_open:
-            task = str(TaskId(self.info.run_id, TaskKind.WORKFLOW, stored.task_index))
-            self.effects.append(Disarm(TASK_TIMER) if stored.task_waiting else DropTask(task))
-        for step in stored.activities:
-            activity = self._run.activities.get(step)
-            if activity is None or activity.waiting:
-                self.effects.append(Disarm(activity_timer(step)))
-            if activity is None or not activity.waiting:
-                self.effects.append(DropTask(self.activity_id(step)))
-        self.effects += [Disarm(timer_timer(step)) for step in stored.timers]
-        self.effects += [Disarm(wait_timer(wait.step)) for wait in stored.waits if wait.due_ms is not None]
-        self.effects += policies
+        self.effects = [*leftovers(self._run), *policies]
         self.activities = dict.fromkeys(stored.activities)
         self.timers = dict.fromkeys(stored.timers)
         self.children = dict.fromkeys(stored.children)
@@ -427,15 +360,7 @@ class Decision:
         number, update_id = update.number, self.update_id(update.number)
         self.updates[number] = None
         self.set(updates=tuple(other for other in self.state.updates if other.number != number))
-        payload: dict[str, Any] = {"update_id": update_id, "update_name": update.name}
-        receipt: dict[str, Any] = {"update_id": update_id, "update_name": update.name}
-        if failure is None:
-            payload |= result or {"result": None}
-            receipt |= {"update_status": "completed", **(result or {})}
-        else:
-            failed = {"failure_id": f"{update_id}-f", "non_retryable": True, **failure}
-            payload |= failed
-            receipt |= {"update_status": "failed", "failure": failed}
+        payload, receipt = update_ended(update_id, update.name, result, failure)
         self.record(EventType.UPDATE_COMPLETED, payload, workflow_task_id=workflow_task_id, wakes=wakes)
         self.receipts[f"u:{update_id}"] = receipt
 
@@ -516,14 +441,6 @@ class Decision:
 
 
 _VERBS = {"request_cancel": "cancel", "terminate": "terminate"}
-
-
-def _update_cut_off(reason: str) -> dict[str, Any]:
-    return {
-        "message": f"The run closed ({reason}) before the update was over.",
-        "exception_type": "RunClosed",
-        "failure_category": "run_closed",
-    }
 
 
 def untouched(run: Run, *effects: Effect) -> Changes:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from cluster.workflows import activities, children, groups, waits
 from cluster.workflows.changes import Disarm
 from cluster.workflows.command_records import CancelSelectionOperation
-from cluster.workflows.decision import Decision, timer_timer
+from cluster.workflows.decision import Decision
 from cluster.workflows.events import EventType
+from cluster.workflows.names import timer_timer
 from cluster.workflows.records import Run
 
 

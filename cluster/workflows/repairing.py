@@ -13,16 +13,10 @@ from typing import Any
 from cluster.ids import TaskId, TaskKind
 from cluster.workflows import deadlines
 from cluster.workflows.changes import Arm, Changes, Disarm, ReadyActivityTask, ReadyWorkflowTask
-from cluster.workflows.decision import (
-    RUN_TIMER,
-    TASK_TIMER,
-    Decision,
-    activity_timer,
-    timer_timer,
-    wait_timer,
-)
+from cluster.workflows.decision import Decision
 from cluster.workflows.events import EventType
 from cluster.workflows.kept_histories import forgotten
+from cluster.workflows.names import RUN_TIMER, TASK_TIMER, activity_timer, timer_timer, wait_timer
 from cluster.workflows.records import Lease, Run
 
 TRIGGER = "repair_requested"

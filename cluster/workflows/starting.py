@@ -13,8 +13,9 @@ from cluster.times import iso_seconds
 from cluster.workflows import activities, deadlines, hosting
 from cluster.workflows.changes import Arm, Changes, NewRun
 from cluster.workflows.command_records import ScheduleActivity
-from cluster.workflows.decision import RUN_TIMER, TASK_TIMER, Decision, start_command
+from cluster.workflows.decision import Decision
 from cluster.workflows.events import EventType
+from cluster.workflows.names import RUN_TIMER, TASK_TIMER, start_command
 from cluster.workflows.records import Run, RunInfo, RunState, RunStatus
 
 

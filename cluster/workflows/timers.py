@@ -7,8 +7,9 @@ from typing import Any
 from cluster.times import iso_ms
 from cluster.workflows.changes import Changes, Disarm
 from cluster.workflows.commands import StartTimer
-from cluster.workflows.decision import Decision, timer_timer, untouched
+from cluster.workflows.decision import Decision, untouched
 from cluster.workflows.events import EventType
+from cluster.workflows.names import timer_timer
 from cluster.workflows.records import Lease, Run, TimerState
 
 

@@ -13,10 +13,10 @@ from cluster.ids import TaskId, TaskKind, partition_of_run, partition_of_workflo
 from cluster.newest_first import LOOK_LIMIT, Part, Place, newest_first
 from cluster.paging import page_start, page_token
 from cluster.store.store import Store
-from cluster.workflows.decision import command_entry
 from cluster.workflows.events import EventType
 from cluster.workflows.history_bundle import RunRecord
 from cluster.workflows.hosting import ONLY_STEP
+from cluster.workflows.names import command_entry
 from cluster.workflows.outlines import END_BYTES, WHOLE_BYTES, OutlinePage, outline
 from cluster.workflows.records import ActivityState, Lease, Run
 from cluster.workflows.storage import decode_info, decode_state, item_field, load

@@ -15,8 +15,9 @@ from cluster.times import iso_ms
 from cluster.workflows import groups
 from cluster.workflows.changes import Changes, Disarm
 from cluster.workflows.command_records import OpenConditionWait
-from cluster.workflows.decision import Decision, untouched, wait_timer
+from cluster.workflows.decision import Decision, untouched
 from cluster.workflows.events import EventType
+from cluster.workflows.names import wait_timer
 from cluster.workflows.records import Lease, Run, WaitState
 
 

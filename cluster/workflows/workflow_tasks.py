@@ -54,11 +54,12 @@ from cluster.workflows.command_records import (
     UpsertSearchAttributes,
 )
 from cluster.workflows.commands import is_terminal
-from cluster.workflows.decision import TASK_TIMER, Decision, untouched
+from cluster.workflows.decision import Decision, untouched
 from cluster.workflows.events import EventType
 from cluster.workflows.failures import arguments, envelope
 from cluster.workflows.kept_histories import forgotten
 from cluster.workflows.limits import Limits
+from cluster.workflows.names import TASK_TIMER
 from cluster.workflows.records import KeptHistory, Lease, OpenUpdate, Run, RunStatus
 
 UPDATE_TRIES: Final = 3
