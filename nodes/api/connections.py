@@ -1,4 +1,4 @@
-"""Connections that harm nobody else, and may idle for longer than a header may take to arrive.
+"""Connections that harm nobody else, end with their client, and may idle for longer than a header may take.
 
 What goes wrong on a connection would end hypercorn's whole server; here it ends the connection. There are
 at most as many of them as the configuration says; one more is told to go elsewhere.
@@ -6,12 +6,15 @@ at most as many of them as the configuration says; one more is told to go elsewh
 Hypercorn has one time-out for both. As the deadline of a header it has to be short; as that of an idle
 connection it has to be longer than clients and proxies keep one (httpx and HAProxy: 5 s), or now and
 then one sends a request on a connection that is closed at that very moment and never gets an answer.
+It also starts a task for the time-out after each request, and keeps the connection of a client that has
+left until then; here one task waits as long as the connection lasts, and no longer.
 
 What comes on a WebSocket that its application has engaged goes there directly.
 """
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from typing import Final
 
@@ -59,13 +62,18 @@ class PatientServer(TCPServer):
     """Serves one connection. Until its first answer ``keep_alive_timeout`` holds."""
 
     config: ServingConfig
-    _answered = False
+    _idle: trio.CancelScope
+    """Of the wait for the end of the server; its deadline is ``_idle_until``."""
+    _idle_until = math.inf
+    """When the connection has been idle for too long; never while it has a request."""
 
     async def run(self) -> None:
         if self.config.open_connections >= self.config.most_connections:
             await self._turn_away()
             return
         self.config.open_connections += 1
+        self._idle = trio.CancelScope()
+        self._set_idle_until(trio.current_time() + self.config.keep_alive_timeout)
         try:
             await super().run()
         except* Exception as broken:
@@ -81,12 +89,23 @@ class PatientServer(TCPServer):
         await self._close()
 
     async def protocol_send(self, event: Event) -> None:
-        if isinstance(event, Updated) and event.idle:
-            self._answered = True
-        await super().protocol_send(event)
+        if not isinstance(event, Updated):
+            await super().protocol_send(event)
+        elif not event.idle:
+            self._set_idle_until(math.inf)
+        else:
+            self._set_idle_until(trio.current_time() + KEEP_ALIVE_SECONDS)
+            if self.context.terminated.is_set():  # which the waiting task did not act on
+                await self.idle_task.restart(self._task_group, self._idle_timeout)
+
+    def _set_idle_until(self, moment: float) -> None:
+        self._idle_until = self._idle.deadline = moment
 
     async def _read_data(self) -> None:
-        """As hypercorn does, but for its read time-out, which we do not set: it costs more than a read."""
+        """As hypercorn does, but for its read time-out, which we do not set: it costs more than a read.
+
+        And nothing waits for the idle time of a connection whose client has left.
+        """
         while True:
             try:
                 data = await self.stream.receive_some(MAX_RECV)
@@ -100,6 +119,7 @@ class PatientServer(TCPServer):
             if not data:
                 break
         await self.protocol.handle(Closed())
+        await self.idle_task.stop()
 
     def _direct(self) -> DirectWebSocket | None:
         protocol = self.protocol.protocol
@@ -116,9 +136,15 @@ class PatientServer(TCPServer):
         await direct.attended()
 
     async def _idle_timeout(self) -> None:
-        seconds = KEEP_ALIVE_SECONDS if self._answered else self.config.keep_alive_timeout
-        with trio.move_on_after(seconds):
-            await self.context.terminated.wait()
+        """Close the connection when it has been idle for too long, or is idle when the server ends."""
+        terminated = self.context.terminated
+        while True:
+            with trio.CancelScope(deadline=self._idle_until) as self._idle:
+                await terminated.wait()
+            if terminated.is_set() or trio.current_time() >= self._idle_until:
+                break
+        if self._idle_until == math.inf:
+            return
         with trio.CancelScope(shield=True):
             await self._initiate_server_close()
 

@@ -3,6 +3,7 @@
 No upgrade to h2c: a proxy that passes the Upgrade header on becomes a tunnel then, and whatever it decides
 about requests (who may see which path, which namespace a client gets) is passed by (CWE-444). Who wants
 HTTP/2 says so with its first bytes. What h11 refuses is answered like every other refusal, with a reason.
+The header of an answer goes out with the body: a packet, and a turn of the event loop, less.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ class Hearing(h11.Connection):
 class StrictH11(H11Protocol):
     """Serves one HTTP/1.1 connection."""
 
+    _held = b""
+    """The header of an answer of known length, whose body or end follows at once."""
+
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.connection = Hearing(h11.SERVER, max_incomplete_event_size=self.config.h11_max_incomplete_size)
@@ -45,6 +49,20 @@ class StrictH11(H11Protocol):
     async def _check_protocol(self, event: h11.Request) -> None:
         if event.method == b"PRI" and not event.headers:
             await super()._check_protocol(event)
+
+    async def _send_h11_event(self, event: Any) -> None:
+        try:
+            data = self.connection.send(event)
+        except h11.LocalProtocolError:
+            if self.connection.their_state != h11.ERROR:
+                raise
+            return
+        data = self._held + (data or b"")
+        self._held = b""
+        if isinstance(event, h11.Response) and any(name == b"content-length" for name, _ in event.headers):
+            self._held = data
+        elif data:
+            await self.send(RawData(data=data))
 
     async def _send_error_response(self, status_code: int) -> None:
         reason, message = _REASONS.get(status_code, _MALFORMED)
