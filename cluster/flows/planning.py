@@ -226,8 +226,8 @@ def ready_step(
     tx.offer(
         task,
         encode(last_worker),
-        # Where there is older work the slot is not offered.
-        behind=slot is None and placement.behind(queue, type_part),
+        # Where there is older work for sure the slot is not offered.
+        behind=(slot is None or slot.doubts != ()) and placement.behind(queue, type_part),
         sync_ms=placement.sync_ms,
         sticky_ms=placement.sticky_ms,
         slot=slot,

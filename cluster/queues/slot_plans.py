@@ -93,13 +93,14 @@ class Planner:
             for _, ready_ms in self.watches[want.queue].oldest(want.only, want.never)
         )
 
-    def has_backlog(self, group: Group, since_ms: int) -> bool:
-        """Whether anything that a slot of the group could take may have waited anywhere since then."""
-        for want in group.wants():
-            for _, ready_ms in self.watches[want.queue].oldest(want.only, want.never):
-                if ready_ms <= since_ms:
-                    return True
-        return False
+    def doubts(self, group: Group, since_ms: int) -> list[tuple[int, QueueName]]:
+        """Where something that a slot of the group could take may have waited since then, or is gone."""
+        return [
+            (partition, want.queue)
+            for want in group.wants()
+            for partition, ready_ms in self.watches[want.queue].oldest(want.only, want.never)
+            if ready_ms <= since_ms
+        ]
 
     def block(
         self, worker: StreamWorker, partition: int, queue: QueueName, type_part: str, now: float

@@ -35,12 +35,15 @@ from cluster.queues.stream_workers import Skills, StreamWorker
 from cluster.queues.watches import Watch
 from cluster.store.keys import QueueName
 from cluster.store.store import Store
+from cluster.store.transaction import OpenSlot
 
 log = structlog.get_logger(__name__)
 
 PEEK_SECONDS: Final = 1.0
 PEEK_QUEUES: Final = 64
 KEEP_WATCH_SECONDS: Final = 30.0
+MOST_DOUBTS: Final = 8
+"""Heads that a commit looks at to hand a step over; where more seem to have work there is a backlog."""
 RETRY_SECONDS: Final = 0.25
 
 
@@ -368,20 +371,25 @@ class SlotMatcher:
 
     # -- steps that follow one that has ended ------------------------------------------------
 
-    def may_hand_over(self, slot: Slot, queue: QueueName) -> int | None:
-        """The version of the limits under which a slot that gets free may be given the next step of its flow
-        without a claim; None: not now. It may if nothing waits that comes first: RPCs (R63), and what the
-        slot could take and has waited for ``matching.syncMatchWait`` (R32). A flow type with limits goes
-        through the gate.
+    def open_slot(self, slot: Slot, queue: QueueName) -> OpenSlot | None:
+        """A slot that gets free as one that may be given the next step of its flow without a claim; None: not
+        now. It may if nothing waits that comes first: RPCs (R63), and what the slot could take and has waited
+        for ``matching.syncMatchWait`` (R32). Other nodes may have taken such work meanwhile, so a few doubts
+        are settled by the commit, which on a Redis Cluster cannot look into other partitions. A flow type
+        with limits goes through the gate.
         """
         group = slot.group
         ready = group is not None and slot.kind is SlotKind.STEP_AND_RPC and not self._rpcs
         if not ready or group is None or self._closed or not self._may_act():
             return None
-        live = any(watch.live for watch in group.watches)
-        if live and self._planner.has_backlog(group, self._clock.now_ms() - self._sync_ms):
+        doubts: list[tuple[int, QueueName]] = []
+        if any(watch.live for watch in group.watches):
+            doubts = self._planner.doubts(group, self._clock.now_ms() - self._sync_ms)
+        version = self._permits.version(queue)
+        if version is None or len(doubts) > (0 if self._store.clustered else MOST_DOUBTS):
             return None
-        return self._permits.version(queue)
+        heads = tuple([self._store.keys.heads(*place) for place in doubts])
+        return OpenSlot(slot.worker.worker_id, self._session(), version, heads)
 
     def hand_over(self, slot: Slot, step: HandedOut) -> None:
         """Start a step that the store gave to this slot as the one before ended; else the slot is free."""

@@ -71,12 +71,13 @@ def _created(task: ReadyTask) -> list[Any]:
 
 class OpenSlot(msgspec.Struct, frozen=True):
     """The free slot of a worker, of a node's ``session``, which may be given a step under the ``version`` of
-    the limits.
+    the limits, unless work waits under any of the ``doubts``: keys of heads, on any one server.
     """
 
     worker_id: str
     session: str
     version: int
+    doubts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +232,8 @@ class Transaction(msgspec.Struct):
         another one (R28 to R33).
 
         Into ``slot``, which is the worker's, it goes at once if nothing in this partition has waited for
-        ``sync_ms``, of its type or for its worker, and no limits hold; ``handed_over`` tells.
+        ``sync_ms``, of its type or for its worker, nor anything where the slot has doubts, and no limits
+        hold; ``handed_over`` tells.
         """
         operation = [
             "@offer",
@@ -243,7 +245,7 @@ class Transaction(msgspec.Struct):
         ]
         if slot is not None:
             operation[0] = "@hand"
-            operation += slot.session, str(slot.version), slot.worker_id
+            operation += slot.session, str(slot.version), slot.worker_id, list(slot.doubts)
         self.operations.append(operation)
 
     @property

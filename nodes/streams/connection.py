@@ -222,8 +222,7 @@ class Connection:
             return None
         if not _fits(worker, self._skills, NameKind.STEP, queue.queue, step_type):
             return None
-        version = self._hub.matcher.may_hand_over(opened.slot, queue)
-        return None if version is None else OpenSlot(worker.worker_id, self._hub.session(), version)
+        return self._hub.matcher.open_slot(opened.slot, queue)
 
     def _give(self, number: int, claim: HandedOut) -> Given:
         opened = self._open.get(number)

@@ -138,7 +138,7 @@ local verbs = {
     offer(o[2], o[3], o[4], o[5], o[6], o[7], o[8], o[9], o[10], o[11], o[12], o[13], o[14], o[15])
   end,
   ['@hand'] = function(o)
-    if may_hand_over(o[4], o[5], o[12], tonumber(o[14]), o[16], tonumber(o[17])) then
+    if not any_waits(o[19], tonumber(o[14])) and may_hand_over(o[4], o[5], o[12], tonumber(o[14]), o[16], tonumber(o[17])) then
       hand_over(o[2], o[3], o[4], o[5], o[6], o[7], o[8], o[9], o[10], o[11], o[18], o[16])
     else
       offer(o[2], o[3], o[4], o[5], o[6], o[7], o[8], o[9], o[10], o[11], o[12], o[13], o[14], o[15])

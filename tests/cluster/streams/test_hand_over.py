@@ -13,8 +13,9 @@ import trio
 import trio.testing
 
 from cluster.errors import OutcomeUnknown
-from cluster.ids import partition_of_run
+from cluster.ids import TaskKind, partition_of_run
 from cluster.queues.hand_outs import UnderWay
+from cluster.store.keys import QueueName
 from cluster.store.store import Store
 from tests.cluster.streams.lab import (
     COMPLETE,
@@ -107,6 +108,53 @@ async def test_a_step_without_fast_path_costs_two_round_trips(
             assert (scripts["commit"], scripts["flow"]) == (STEPS, 0)
             # An empty look may follow a wake that was for a task taken already.
             assert scripts["claim_steps"] <= 2 * STEPS
+
+
+async def test_work_that_others_have_taken_holds_no_hand_over_up(
+    lab: StreamLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a node remembers of other partitions may be out of date: the commit looks."""
+    async with lab[0].worker("w1", "F") as w1:
+        await lab[0].start("F")
+        task = await w1.next("task")
+        await known_idle(lab)
+        for partition in range(PARTITIONS):
+            for step in ("b", "c"):
+                remember(lab, partition, step)
+        with scripts_of(lab[0].store, monkeypatch) as scripts:
+            await w1.complete(task, go_to("b"))
+            assert attempt(await w1.next("task")) == (1, 0)
+            assert scripts == {"commit": 1}
+
+
+def remember(lab: StreamLab, partition: int, step: str, ready_ms: int = 1) -> None:
+    """The first node has heard of a step that nobody told it was taken."""
+    (watch,) = [watch for watch in lab[0].hub.matcher._watches.values() if watch.queue.kind is TaskKind.STEP]
+    watch.wake(partition, step, ready_ms)
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_work_that_still_waits_goes_first(lab: StreamLab, known: bool) -> None:
+    only_a = {"name": "F", "step_types": ["a", "b"]}
+    async with lab[0].worker("w1", only_a) as w1:
+        await lab[0].start("F")
+        task = await w1.next("task")
+        await known_idle(lab)
+        waiting = [await lab[1].start("F", "b") for _ in range(PARTITIONS)]
+        keys = lab[0].store.keys
+        places = [keys.heads(p, QueueName(TaskKind.STEP, NAMESPACE, "F")) for p in range(PARTITIONS)]
+        for key in places:
+            # As if they had waited for long.
+            for step in await lab[0].store.call("ZRANGE", key, 0, -1):
+                await lab[0].store.call("ZADD", key, 1, step)
+        if known:
+            await known_idle(lab)
+        else:
+            for partition in range(PARTITIONS):
+                remember(lab, partition, "b")
+        await w1.complete(task, go_to("b"))
+        following = await w1.next("task")
+        assert following["task"]["flow_id"] in waiting
 
 
 @pytest.fixture

@@ -20,6 +20,17 @@ local function is_buried(session)
   return burials[place]
 end
 
+-- Whether anything under these heads has waited for `sync` ms.
+local function any_waits(keys, sync)
+  for _, key in ipairs(keys) do
+    local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+    if first[2] and tonumber(first[2]) <= now - sync then
+      return true
+    end
+  end
+  return false
+end
+
 -- Whether nothing precedes the step in this partition that has waited for `sync` ms, of its type or for its
 -- worker (R32), and the node may hand out: its session is not buried, and the terms of admission are those it
 -- knows, without any count (D3).
