@@ -233,7 +233,7 @@ class Settings(BaseModel):
     query_task_ttl_seconds: Count = _dw(180, "how long an answered query task is kept")
     query_task_max_pending_per_queue: PendingPerQueue = _dw(1024, "open query tasks a queue, 1 to 10000")
 
-    max_history_events: CountOrZero = _dw(50_000, "most events of a run; 0: no limit")
+    max_history_events: CountOrZero = _dw(50_000, "most events of a run, which fails with more; 0: no limit")
     history_retention_days: RetentionDays = _dw(30, "days a closed run is kept in a new namespace")
     max_payload_bytes: Count = _dw(2 * 1024 * 1024, "largest request body")
     max_memo_bytes: Count = _dw(256 * 1024, "largest memo")

@@ -17,13 +17,15 @@ from cluster.workflows.commands import Command
 from cluster.workflows.deadlines import RunTimeoutKind
 from cluster.workflows.decision import Decision, untouched
 from cluster.workflows.events import EventType
-from cluster.workflows.failures import APPLICATION, TIMEOUT, envelope
+from cluster.workflows.failures import APPLICATION, STRUCTURAL_LIMIT, TIMEOUT, envelope
+from cluster.workflows.limits import Limits, is_too_long
 from cluster.workflows.names import RUN_TIMER
 from cluster.workflows.records import Lease, Run, RunInfo, RunStatus
 
 COMPLETED = "completed"
 FAILED = "failed"
 TIMED_OUT = "timed_out"
+TOO_LONG = "history_limit_exceeded"
 CONTINUED = "continued"
 
 
@@ -129,8 +131,9 @@ def stop(
     decision.close(status, status.value, ending, said, workflow_command_id=command_id)
 
 
-def run_deadline(run: Run, task_lease: Lease, now_us: int) -> Changes:
-    """The run's timer fired: fails the run as timed out if a limit has come, else waits on.
+def run_deadline(run: Run, task_lease: Lease, now_us: int, structural: Limits) -> Changes:
+    """The run's timer fired: fails the run as timed out if a limit has come, or because its history is too
+    long, else waits on.
 
     ``task_lease`` is of no weight: a leased workflow task ends with its run.
     """
@@ -138,6 +141,10 @@ def run_deadline(run: Run, task_lease: Lease, now_us: int) -> Changes:
         return untouched(run, Disarm(RUN_TIMER))
     decision = Decision(run, now_us, task_lease)
     kind = deadlines.run_reached(run.info, decision.now_ms)
+    if kind is None and is_too_long(structural, run.state.history_length):
+        grown = _too_long(run.state.history_length, structural.history_event_count)
+        _fail(decision, TOO_LONG, EventType.WORKFLOW_FAILED, grown, None, retryable=False)
+        return decision.changes()
     if kind is None:
         decision.arm(RUN_TIMER, deadlines.run_due_ms(run.info))
         return untouched(run, *decision.effects)
@@ -148,6 +155,17 @@ def run_deadline(run: Run, task_lease: Lease, now_us: int) -> Changes:
     retryable = kind is RunTimeoutKind.RUN
     _fail(decision, TIMED_OUT, EventType.WORKFLOW_TIMED_OUT, failure, None, retryable=retryable)
     return decision.changes()
+
+
+def _too_long(events: int, limit: int) -> dict[str, Any]:
+    return {
+        "message": f"The history has {events} events, and {limit} are allowed: continue as new before that.",
+        "failure_category": STRUCTURAL_LIMIT,
+        "non_retryable": True,
+        "limit_kind": "history_event_count",
+        "current_value": events,
+        "configured_limit": limit,
+    }
 
 
 def _overdue(info: RunInfo, kind: RunTimeoutKind) -> tuple[str, int | None]:

@@ -12,6 +12,7 @@ from cluster.workflows.records import Payload
 APPLICATION = "application"
 TIMEOUT = "timeout"
 CANCELLATION = "cancellation"
+STRUCTURAL_LIMIT = "structural_limit"
 
 
 def envelope(payload: Payload) -> dict[str, str]:

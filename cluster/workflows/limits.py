@@ -22,6 +22,8 @@ from cluster.workflows.commands import payloads_of
 from cluster.workflows.records import RunInfo, RunState
 
 MIB: Final = 1024 * 1024
+LONG_HISTORY: Final = 0.8
+"""The part of the most events a run may have from which on its history counts as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Limits:
     search_attribute_size: int = 40_960
     history_transaction_size: int = 5000
     """Events appended by one decision."""
+    history_event_count: int = 50_000
+    """Events of a run. With more than that it fails, unless the workflow task that adds them ends it."""
 
 
 def configured_limits(settings: Settings) -> Limits:
@@ -57,6 +61,7 @@ def configured_limits(settings: Settings) -> Limits:
         memo_size=_stricter(settings.v2_limit_memo_size_bytes, settings.max_memo_bytes),
         search_attribute_size=settings.v2_limit_search_attribute_size_bytes,
         history_transaction_size=settings.v2_limit_history_transaction_size,
+        history_event_count=settings.max_history_events,
     )
 
 
@@ -116,6 +121,17 @@ def _size(values: dict[str, Any]) -> int:
 def check_transaction(limits: Limits, events: int) -> None:
     """Checks how many events one decision appends. Raises LimitReached."""
     _at_most("history_transaction_size", events, limits.history_transaction_size)
+
+
+def is_too_long(limits: Limits, events: int) -> bool:
+    """Whether a history of so many events may not go on."""
+    return 0 < limits.history_event_count < events
+
+
+def grows_long(limits: Limits, before: int, after: int) -> bool:
+    """Whether a history just came to LONG_HISTORY of what it may have."""
+    long = int(limits.history_event_count * LONG_HISTORY)
+    return limits.history_event_count > 0 and before <= long < after
 
 
 def _at_most(kind: str, value: int, limit: int) -> None:

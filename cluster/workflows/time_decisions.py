@@ -7,11 +7,14 @@ from cluster.store.transaction import Transaction
 from cluster.workflows import machine
 from cluster.workflows.changes import Changes
 from cluster.workflows.deciding import Decider, Step, expect_workflow_task
+from cluster.workflows.limits import Limits
 from cluster.workflows.storage import Snapshot, item_field
 
 
 class TimeDecisions(Decider):
     """Decides what is due. Safe to be asked by several nodes at once."""
+
+    _limits: Limits
 
     async def lease_lapsed(self, task_id: str) -> None:
         """End a lease that ran out: the task becomes ready again, or its retry policy decides."""
@@ -71,7 +74,7 @@ class TimeDecisions(Decider):
                 case "w":
                     return machine.workflow_task_due(snapshot.run, now_us)
                 case _:
-                    return machine.run_deadline(snapshot.run, snapshot.workflow_task, now_us)
+                    return machine.run_deadline(snapshot.run, snapshot.workflow_task, now_us, self._limits)
 
         def expect(tx: Transaction, snapshot: Snapshot) -> None:
             tx.expect_due(timer, due_ms)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import structlog
+
 from cluster.errors import ConditionFailed, Refused
 from cluster.ids import TaskId, TaskKind, parse_task_id, partition_of_run, partition_of_task
 from cluster.paging import page_start, page_token
@@ -15,8 +17,10 @@ from cluster.workflows.changes import Changes
 from cluster.workflows.commands import answered_updates, cancels_operations, ends_run, normalise
 from cluster.workflows.deciding import Decider, Step
 from cluster.workflows.kept_histories import Keeping, keep, lost, page_length
-from cluster.workflows.limits import Limits
+from cluster.workflows.limits import Limits, grows_long
 from cluster.workflows.storage import Snapshot, load
+
+log = structlog.get_logger(__name__)
 
 
 class WorkflowTaskAnswers(Decider):
@@ -41,13 +45,15 @@ class WorkflowTaskAnswers(Decider):
     ) -> dict[str, Any]:
         """Apply a worker's commands (server-behaviour 5.5). Raises Refused."""
         task = self._workflow_task(task_id, attempt)
+        lengths = (0, 0)
 
         def decide(snapshot: Snapshot) -> Changes:
+            nonlocal lengths
             guards.workflow_task(
                 snapshot.run, snapshot.workflow_task, task, namespace, owner, attempt, self.now_ms(snapshot)
             )
             run, lease = snapshot.run, snapshot.workflow_task
-            return machine.complete_workflow_task(
+            changes = machine.complete_workflow_task(
                 run,
                 lease,
                 normalise(commands, run.info.payload_codec),
@@ -56,8 +62,10 @@ class WorkflowTaskAnswers(Decider):
                 self._store.keys.partitions,
                 None if keeping is None else keep(run, lease, keeping, self.now_ms(snapshot)),
             )
+            lengths = (run.state.history_length, changes.state.history_length)
+            return changes
 
-        return await self.decide(
+        outcome = await self.decide(
             Step(
                 task.run_id,
                 decide,
@@ -68,6 +76,10 @@ class WorkflowTaskAnswers(Decider):
                 attempt=attempt,
             )
         )
+        if grows_long(self._limits, *lengths):
+            limit = self._limits.history_event_count
+            log.warning("history_grew_long", run_id=task.run_id, events=lengths[1], limit=limit)
+        return outcome
 
     async def fail_workflow_task(
         self, namespace: str, task_id: str, owner: str, attempt: int, failure: Mapping[str, Any]

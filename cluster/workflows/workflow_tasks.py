@@ -59,7 +59,7 @@ from cluster.workflows.events import EventType
 from cluster.workflows.failures import arguments, envelope
 from cluster.workflows.kept_histories import forgotten
 from cluster.workflows.limits import Limits
-from cluster.workflows.names import TASK_TIMER
+from cluster.workflows.names import RUN_TIMER, TASK_TIMER
 from cluster.workflows.records import KeptHistory, Lease, OpenUpdate, Run, RunStatus
 
 UPDATE_TRIES: Final = 3
@@ -91,7 +91,7 @@ def complete_workflow_task(
     run has passed, the run times out and ``refusal`` is set.
     """
     if deadlines.run_reached(run.info, now_us // 1000) is not None:
-        changes = closing.run_deadline(run, lease, now_us)
+        changes = closing.run_deadline(run, lease, now_us, structural)
         changes.refusal = _refused(run, lease, "run_timed_out", "The run timed out.", changes)
         return changes
     terminal = [command for command in commands if is_terminal(command)]
@@ -125,6 +125,9 @@ def complete_workflow_task(
         pending_timers = []
     else:
         decision.release()
+        if limits.is_too_long(structural, decision.history_length):
+            # Closing looks at everything that is open; the run's timer does, at once.
+            decision.arm(RUN_TIMER, decision.now_ms)
     decision.settle()
     return decision.changes(
         {

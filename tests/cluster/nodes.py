@@ -27,7 +27,7 @@ from cluster.store.store import Store
 from cluster.upkeep.due import DueWork
 from cluster.worker_sessions import WorkerSessions
 from cluster.workflows.engine import Engine
-from cluster.workflows.limits import Limits
+from cluster.workflows.limits import configured_limits
 from cluster.workflows.planning import LeaseTimes
 from cluster.workflows.storage import RunCache
 
@@ -81,9 +81,8 @@ async def open_nodes(
     async with trio.open_nursery() as nursery:
         for number in range(count):
             random, runs, name = Random(number), RunCache(), f"node{number}~1"
-            engine = Engine(
-                store, clock, runs, leases=leases or LeaseTimes(), limits=Limits(), random=Random()
-            )
+            limits = configured_limits(settings or Settings())
+            engine = Engine(store, clock, runs, leases=leases or LeaseTimes(), limits=limits, random=Random())
             due = DueWork(store, engine, {TIMERS: StickyTimers(store).due})
             book = LimitStore(store, settings or Settings())
             gate = Gate(store, book)

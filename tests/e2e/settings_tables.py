@@ -23,7 +23,6 @@ _FOLLOWS = {
     "query_task_timeout": "the poll timeout",
     "query_task_lease_timeout": "the workflow task timeout",
 }
-_NOT_YET = ("max_history_events",)
 
 
 def _default(key: str, value: Any) -> str:
@@ -41,9 +40,8 @@ def _settings(wanted: str) -> str:
     )
     lines = ["| setting | default | meaning |", "| --- | --- | --- |"]
     for key in keys:
-        mark = " ⚠" if key.startswith(_NOT_YET) else ""
         text = BY_KEY[key].text.split("; default: ")[0]
-        lines.append(f"| `{BY_KEY[key].variable or key}` | {_default(key, defaults[key])} | {text}{mark} |")
+        lines.append(f"| `{BY_KEY[key].variable or key}` | {_default(key, defaults[key])} | {text} |")
     return "\n".join(lines) + "\n"
 
 

@@ -27,6 +27,7 @@ from cluster.workflows.changes import (
 from cluster.workflows.client_commands import ClientCommand, CommandKind
 from cluster.workflows.commands import check_fields, normalise
 from cluster.workflows.events import encode_event, encode_pending
+from cluster.workflows.limits import is_too_long
 from cluster.workflows.records import (
     ActivityState,
     ChildState,
@@ -223,7 +224,7 @@ class Simulation:
             case "w":
                 return self.apply(machine.workflow_task_due(self.run, self.now_us))
             case _:
-                return self.apply(machine.run_deadline(self.run, self.task_lease(), self.now_us))
+                return self.apply(machine.run_deadline(self.run, self.task_lease(), self.now_us, self.limits))
 
     # -- what workers do --------------------------------------------------------------------
 
@@ -421,7 +422,8 @@ class Simulation:
                 assert not left
         else:
             assert not self.unseen_wake or state.task_open, "a wake was lost"
-            assert ("r" in self.timers) == (deadlines.run_due_ms(self.run.info) is not None)
+            timed = deadlines.run_due_ms(self.run.info) is not None
+            assert ("r" in self.timers) == (timed or is_too_long(self.limits, state.history_length))
         self._check_steps()
 
     def _check_activity(self, step: int, item: ActivityState) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cluster.errors import Refused
-from cluster.workflows.limits import Limits
+from cluster.workflows.limits import Limits, grows_long
 from tests.unit.workflows.simulation import RUN_ID, Simulation, activity, member, timer
 
 LONG = {"codec": "avro", "blob": "A" * 11}
@@ -77,3 +77,44 @@ def test_zero_switches_a_limit_off() -> None:
 def test_at_the_limit_is_within_it() -> None:
     sim = Simulation(Limits(pending_timer_count=2, command_batch_size=2, history_transaction_size=2))
     sim.complete(timer(), timer())
+
+
+def too_long(limit: int, *commands: dict[str, Any]) -> Simulation:
+    """A run whose workflow task answered with ``commands`` while so many events were allowed."""
+    sim = Simulation(Limits(history_event_count=limit))
+    sim.complete(*commands)
+    return sim
+
+
+def test_a_run_with_too_long_a_history_fails() -> None:
+    sim = too_long(3, timer(60), timer(60))
+    events = len(sim.types)
+    assert events > 3
+    assert sim.timers["r"] == sim.now_ms
+    sim.fire("r")
+    assert (sim.state.status.value, sim.state.closed_reason) == ("failed", "history_limit_exceeded")
+    payload = sim.payload("WorkflowFailed")
+    assert payload["limit_kind"] == "history_event_count"
+    assert (payload["current_value"], payload["configured_limit"]) == (events, 3)
+    assert str(events) in payload["message"]
+    assert sim.timers == {}
+
+
+def test_a_run_that_ends_with_a_long_history_has_ended() -> None:
+    sim = too_long(3, timer(60), timer(60), {"type": "complete_workflow"})
+    assert (sim.state.status.value, sim.state.closed_reason) == ("completed", "completed")
+    assert "r" not in sim.timers
+
+
+@pytest.mark.parametrize("limit", [0, 4])
+def test_a_history_that_may_be_so_long_goes_on(limit: int) -> None:
+    sim = too_long(limit, timer(60), timer(60))
+    assert len(sim.types) == 4 or limit == 0
+    assert "r" not in sim.timers
+
+
+def test_a_history_grows_long_once() -> None:
+    limits = Limits(history_event_count=10)
+    assert [grows_long(limits, n, n + 1) for n in range(12)].count(True) == 1
+    assert grows_long(limits, 2, 12)
+    assert not grows_long(Limits(history_event_count=0), 0, 1 << 40)

@@ -272,7 +272,7 @@ class RandomRun(RuleBasedStateMachine):
             lambda: machine.timer_due(sim.run, step, task, sim.now_us),
             lambda: machine.workflow_task_lapsed(sim.run, task, sim.now_us),
             lambda: machine.workflow_task_due(sim.run, sim.now_us),
-            lambda: machine.run_deadline(sim.run, task, sim.now_us),
+            lambda: machine.run_deadline(sim.run, task, sim.now_us, sim.limits),
         ]
         for decide in late:
             changes = sim.apply(decide())
