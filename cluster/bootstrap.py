@@ -61,9 +61,7 @@ async def bootstrap(store: Store, wanted: int | None) -> ClusterRecord:
             f"remove the setting (it says {wanted}) or use another prefix"
         )
     if wanted is None and record.partitions != DEFAULT_PARTITIONS:
-        _log.warning(
-            "cluster_has_its_own_partitions", partitions=record.partitions, default=DEFAULT_PARTITIONS
-        )
+        _log.warning("other_partitions_found", partitions=record.partitions, default=DEFAULT_PARTITIONS)
     return record
 
 

@@ -85,7 +85,7 @@ class Cohorts:
             try:
                 await self._end_parked()
             except StoreError as error:
-                log.debug("parked polls not checked", reason=error.reason)
+                log.debug("parked_polls_not_checked", reason=error.reason)
                 await trio.sleep(RETRY_SECONDS)
                 self._changed.set()
 

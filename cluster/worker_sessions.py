@@ -159,7 +159,7 @@ class WorkerSessions:
         try:
             await self._run("leave", namespace, session_id, worker_id, [task_id, until_ms])
         except StoreError as error:
-            log.warning("could not prolong a worker session", task_id=task_id, reason=error.reason)
+            log.warning("worker_session_not_prolonged", task_id=task_id, reason=error.reason)
 
     async def left(
         self, namespace: str, queue: str, session_id: str, worker_id: str, task_id: str, partition: int
@@ -177,7 +177,7 @@ class WorkerSessions:
                 key = self._store.keys.worker_session("wait", namespace, session_id)
                 await self._store.call("SREM", key, number, idempotent=True)
         except StoreError as error:
-            log.warning("could not leave a worker session", task_id=task_id, reason=error.reason)
+            log.warning("worker_session_not_left", task_id=task_id, reason=error.reason)
 
     async def release(
         self, namespace: str, queue: str, session_id: str, partition: int, place: str, most: int

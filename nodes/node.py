@@ -123,12 +123,12 @@ async def check_store(settings: Settings) -> None:
     for tries_left in range(settings.bootstrap_retries, -1, -1):
         try:
             for warning in await check_server(settings.redis_url, settings.durability):
-                log.warning("store_check", warning=warning)
+                log.warning("store_setting_doubted", warning=warning)
             return
         except StartupError as error:
             if not tries_left:
                 raise
-            log.warning("store_not_usable_yet", error=str(error), tries_left=tries_left)
+            log.warning("store_not_checked", error=str(error), tries_left=tries_left)
             await trio.sleep(settings.bootstrap_delay_seconds)
 
 

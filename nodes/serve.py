@@ -85,10 +85,10 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[str] = trio.
                 if for_workers is not None:
                     await nursery.start(_serve_workers, node, metrics, for_workers, drained)
                 tune_gc()
-                log.info("serving", url=address.url, session=node.membership.incarnation)
+                log.info("serving_started", url=address.url, session=node.membership.incarnation)
                 task_status.started(address.url)
                 await stop.wait()
-                log.info("leaving", session=node.membership.incarnation)
+                log.info("leaving_started", session=node.membership.incarnation)
                 if watchers is not None:
                     watchers.close()
                 await drain(node)
@@ -114,7 +114,7 @@ async def _serve_workers(
     metrics.registry.register(ListenerCollector(serving))
     async with trio.open_nursery() as nursery:
         address: Address = await nursery.start(partial(serving.serve, listener, shutdown=drained.wait))
-        log.info("serving_workers", url=address.url)
+        log.info("worker_serving_started", url=address.url)
         task_status.started(address)
 
 

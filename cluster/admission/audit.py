@@ -63,7 +63,7 @@ class Audit:
                 if held.may_act():
                     await self._audit_partition(held)
             except StoreError as error:
-                log.debug("audit must wait", partition=held.partition, reason=error.reason)
+                log.debug("audit_postponed", partition=held.partition, reason=error.reason)
 
     async def _audit_partition(self, held: HeldPartition) -> None:
         names = await self._store.call("SMEMBERS", self._store.keys.counted(), idempotent=True)
@@ -100,7 +100,7 @@ class Audit:
             adopted = await self._counting.adopt_all(namespace, kind)
             self.leases_adopted += adopted
             if adopted:
-                log.warning("leases had lost their tickets", namespace=namespace, leases=adopted)
+                log.warning("lost_tickets_restored", namespace=namespace, leases=adopted)
         self._generations[scope] = generation
 
     async def _drop_orphans(self, namespace: str, kind: TaskKind) -> None:
@@ -113,7 +113,7 @@ class Audit:
             if orphans:
                 dropped = await tickets.discharge(self._store, namespace, orphans)
                 self.tickets_dropped += dropped
-                log.info("tickets without leases dropped", namespace=namespace, tickets=dropped)
+                log.info("unused_tickets_dropped", namespace=namespace, tickets=dropped)
             if len(chunk) < CHUNK:
                 return
             after = chunk[-1]

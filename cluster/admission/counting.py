@@ -48,7 +48,7 @@ class Counting:
         await together(lambda partition: self._begin_in(partition, namespace, kind, who), everywhere)
         opened = bool(await self._switch(namespace, kind, "open", who))
         if opened:
-            log.info("leases are counted", namespace=namespace, kind=kind.name.lower())
+            log.info("lease_counting_began", namespace=namespace, kind=kind.name.lower())
         return opened
 
     async def adopt_all(self, namespace: str, kind: TaskKind) -> int:
@@ -64,7 +64,7 @@ class Counting:
             return False
         for partition in range(self._store.keys.partitions):
             await self._tell(partition, namespace, kind, "off", who)
-        log.info("leases are not counted any more", namespace=namespace, kind=kind.name.lower())
+        log.info("lease_counting_ended", namespace=namespace, kind=kind.name.lower())
         return True
 
     async def _begin_in(self, partition: int, namespace: str, kind: TaskKind, who: str) -> None:

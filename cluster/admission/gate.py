@@ -298,7 +298,7 @@ class Gate:
                     return
                 await trio.sleep(DISCHARGE_PAUSE)
             # By now the audit is faster.
-            log.warning("tickets left to the audit", namespace=namespace)
+            log.warning("tickets_left_to_audit", namespace=namespace)
             self._pending.pop(namespace, None)
         finally:
             self._flushing.discard(namespace)
@@ -311,7 +311,7 @@ class Gate:
             try:
                 await tickets.discharge(self._store, namespace, batch)
             except StoreError as error:
-                log.debug("tickets must wait", namespace=namespace, reason=error.reason)
+                log.debug("tickets_postponed", namespace=namespace, reason=error.reason)
                 # Dispatches may have been given back already, and twice would be once too often.
                 waiting[:0] = [item for item in batch if isinstance(item, Ticket)]
                 return False

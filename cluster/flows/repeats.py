@@ -126,7 +126,7 @@ class Repeats(Clients):
         try:
             await self._store.commit(tx)
         except StoreError as error:
-            log.debug("request id stays claimed", reason=error.reason)
+            log.debug("request_id_stayed_claimed", reason=error.reason)
 
 
 def _read_answer(stored: bytes) -> dict[str, Any]:

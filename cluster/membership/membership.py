@@ -248,7 +248,7 @@ class Membership:
         )
         renewed = [session for session in roll.live if session.incarnation in sharing]
         for session in self._namesakes.look(renewed, self.incarnation, self._now()):
-            _log.warning("node_name_in_use", name=self._info.name, address=session.info.address)
+            _log.warning("node_name_taken", name=self._info.name, address=session.info.address)
         if sharing != self._sharing:
             _log.info("members_changed", members=sorted(sharing))
             self._sharing = sharing

@@ -165,7 +165,7 @@ class QueryBroker:
             try:
                 await self._settle(question, task_id, last=True)
             except StoreError as error:
-                log.debug("query left to its deadline", reason=error.reason)
+                log.debug("query_left_to_deadline", reason=error.reason)
 
     # -- messages ---------------------------------------------------------------------------
 

@@ -234,7 +234,7 @@ class QueryPolls:
             try:
                 body = msgspec.json.decode(raw, type=QuestionBody)
             except msgspec.DecodeError:
-                log.error("query_not_readable", query_task=task_id.decode())
+                log.error("query_not_read", query_task=task_id.decode())
                 continue
             waiter.claim = QueryClaim(
                 query_task_id=str(QueryTaskId(task_id.decode(), name[1])),
@@ -266,7 +266,7 @@ class QueryPolls:
                     idempotent=True,
                 )
             except StoreError as error:
-                log.debug("query left to its deadline", reason=error.reason)
+                log.debug("query_left_to_deadline", reason=error.reason)
 
 
 def _token(poll: QueryPoll) -> str:

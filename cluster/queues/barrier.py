@@ -198,7 +198,9 @@ class Barrier:
             except Fenced:
                 return  # what ran under that session is failed by others
             except StoreError as error:
-                log.warning("not_reasserted_yet", partition=partition, reason=error.reason, error=str(error))
+                log.warning(
+                    "hand_outs_not_reasserted", partition=partition, reason=error.reason, error=str(error)
+                )
                 await trio.sleep(RETRY_SECONDS)
             else:
                 return

@@ -196,9 +196,9 @@ class Claiming:
                 await claims.give_back(self._store, claim, owner)
                 self._returned += 1
             except ConditionFailed:
-                log.debug("nothing to give back", task_id=claim.task_id)
+                log.debug("nothing_given_back", task_id=claim.task_id)
             except StoreError as error:
-                log.warning("could not give a task back", task_id=claim.task_id, reason=error.reason)
+                log.warning("task_not_given_back", task_id=claim.task_id, reason=error.reason)
 
     def _recover_soon(self, partitions: list[int]) -> None:
         for partition in partitions:
@@ -210,7 +210,7 @@ class Claiming:
         try:
             await self._recover(partition)
         except StoreError as error:
-            log.warning("could not recover leases", partition=partition, reason=error.reason)
+            log.warning("leases_not_recovered", partition=partition, reason=error.reason)
         finally:
             self._recovering.discard(partition)
 

@@ -142,7 +142,7 @@ class Declines:
             )
         except StoreError as error:
             # The next refresh says it again; what is lost costs another decline.
-            log.debug("declines not shared", reason=error.reason)
+            log.debug("declines_not_shared", reason=error.reason)
             return
         if what == "stay" and self._workers.get(worker.key) is worker:
             for known in items:

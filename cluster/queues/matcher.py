@@ -455,7 +455,7 @@ class Matcher(Noting):
     async def _peek(self) -> None:
         for place in self._denied:
             self._missed += 1
-            log.warning("a wake was missed", queue=place[0].queue, partition=place[1])
+            log.warning("wake_missed", queue=place[0].queue, partition=place[1])
         self._denied.clear()
         watched = [
             (name, marker)
@@ -470,7 +470,7 @@ class Matcher(Noting):
                     if start == 0:
                         self._on_peek(reply)
         except StoreError as error:
-            log.debug("peek failed", reason=error.reason)
+            log.debug("peek_failed", reason=error.reason)
         for name in {name for name, _ in watched}:
             queue = self._queues.get(name)
             if queue is not None:

@@ -164,7 +164,7 @@ class Polls:
         try:
             current = await self._registration(namespace, worker_id)
         except StoreError as error:
-            log.warning("polls of a worker that may be gone go on", worker_id=worker_id, reason=error.reason)
+            log.warning("departure_not_checked", worker_id=worker_id, reason=error.reason)
             return
         for waiter in self._matcher.parked_polls(namespace, worker_id):
             if waiter.registration != current:
@@ -241,7 +241,7 @@ class Polls:
             held = await self._sessions.sessions.held(namespace, worker_id)
             await self._matcher.look_behind(namespace, worker_id, held)
         except StoreError as error:
-            log.warning("polls do not know of a session yet", worker_id=worker_id, reason=error.reason)
+            log.warning("session_not_announced", worker_id=worker_id, reason=error.reason)
 
     async def _without_task(self, request: PollRequest) -> PollResult:
         """Limits come first: a queue that is used up says so even when nothing is ready (D11)."""

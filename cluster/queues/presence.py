@@ -95,7 +95,7 @@ class Presence:
             try:
                 unfinished = await tell_presence(self._store, partition, session, arrived, gone)
             except StoreError as error:
-                log.debug("presence not written", partition=partition, reason=error.reason)
+                log.debug("presence_not_written", partition=partition, reason=error.reason)
                 done.append(False)
                 return
             written |= arrived

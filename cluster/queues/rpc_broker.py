@@ -157,7 +157,7 @@ class NodeRpcBroker:
         try:
             nodes = [name.decode() for name in await self._store.call("SMEMBERS", key, idempotent=True)]
         except StoreError as error:
-            log.debug("presence not read", reason=error.reason)
+            log.debug("presence_not_read", reason=error.reason)
         if here or nodes:
             need.prefer, need.prefer_until = rpc.last_worker, now + self._sticky_seconds
         return [node for node in nodes if node != self._session()]
@@ -254,7 +254,7 @@ class NodeRpcBroker:
         try:
             message = decode(data)
         except msgspec.DecodeError:
-            log.warning("rpc_message_not_understood")
+            log.warning("rpc_message_not_read")
             return
         match message:
             case Ask():
@@ -365,7 +365,7 @@ class NodeRpcBroker:
         try:
             await self._store.call("PUBLISH", self._store.keys.rpc_channel(node), data, idempotent=True)
         except StoreError as error:
-            log.debug("rpc message not sent", reason=error.reason)
+            log.debug("rpc_message_not_sent", reason=error.reason)
 
     def _later(self, seconds: float, act: Callable[[Reservation], None], subject: Reservation) -> None:
         async def wait() -> None:

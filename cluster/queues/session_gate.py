@@ -68,7 +68,7 @@ class SessionGate:
                 await self._set_aside(claim, task.owner, options, found)
                 await self._look_again(namespace, claim, task, options, found)
         except (ConditionFailed, Refused):
-            log.debug("a task of a session is gone", task_id=task.task_id)
+            log.debug("session_task_gone", task_id=task.task_id)
         return False
 
     async def _set_aside(

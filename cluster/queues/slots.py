@@ -276,7 +276,7 @@ class SlotMatcher:
                 try:
                     await self._claim_admitted(plan)
                 except StoreError as error:
-                    log.debug("steps could not be claimed", reason=error.reason)
+                    log.debug("steps_not_claimed", reason=error.reason)
                     if isinstance(error, OutcomeUnknown):
                         self._unsure()
                     elif isinstance(error, Paused) and error.unknown:
@@ -407,7 +407,7 @@ class SlotMatcher:
         try:
             await self._look([watch.queue for watch in self._watches.values() if watch.users])
         except StoreError as error:
-            log.debug("peek failed", reason=error.reason)
+            log.debug("peek_failed", reason=error.reason)
 
     async def _look(self, queues: list[QueueName]) -> None:
         """Learn which work there is, without taking any. Raises StoreError."""

@@ -17,7 +17,6 @@ to a write of that batch is released before it (rule A3).
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -27,6 +26,7 @@ from time import monotonic
 from typing import Any, Final
 
 import outcome
+import structlog
 import trio
 from redis.exceptions import AskError, RedisError
 
@@ -37,7 +37,7 @@ from cluster.store.outcomes import Meaning, error_text, failure, meaning
 from cluster.store.scripts import Script
 from cluster.store.topology import Node, Topology
 
-_log = logging.getLogger(__name__)
+_log = structlog.get_logger(__name__)
 
 BATCH_COMMANDS: Final = 512
 BATCH_BYTES: Final = 1024 * 1024
@@ -157,7 +157,7 @@ class Lane:
                 try:
                     self._serve(batch)
                 except Exception as error:  # a lane that dies would leave its callers asleep
-                    _log.exception("lane failed")
+                    _log.exception("lane_failed")
                     self._recover(batch, error)
                 self._hand_over()
         finally:

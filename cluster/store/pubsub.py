@@ -12,7 +12,6 @@ reading, and a reader that stays too slow is cut off by Redis and comes back thr
 from __future__ import annotations
 
 import contextlib
-import logging
 import select
 import socket
 import threading
@@ -24,6 +23,7 @@ from functools import partial
 from time import monotonic
 from typing import Final
 
+import structlog
 import trio
 from redis.exceptions import ConnectionError, RedisError
 
@@ -39,7 +39,7 @@ MESSAGES_A_BATCH: Final = 500
 HANDOVER_LIMIT: Final = 64
 _CLOSE_GRACE: Final = 1.0
 
-_log = logging.getLogger(__name__)
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +114,13 @@ class _Listener(threading.Thread):
                 except BROKEN as error:
                     if str(error) != self.last_error:
                         # Said once, not at each of the tries that follow while Redis is away.
-                        _log.warning("pub/sub on %s: %s", self._topology.label, error)
+                        _log.warning("pubsub_broke", server=self._topology.label, error=str(error))
                     self.last_error = str(error)
                 except _StopListening:
                     return
                 except Exception as error:  # without this thread the node would go deaf unnoticed
                     self.last_error = f"internal error: {error!r}"
-                    _log.exception("pub/sub failed")
+                    _log.exception("pubsub_failed")
                 failures = 0 if self.connects > before else failures + 1
                 self._stop.wait(pause(failures))
         finally:
@@ -240,7 +240,7 @@ def _run_handler(handler: Callable[[], None]) -> None:
     try:
         handler()
     except Exception:
-        _log.exception("a pub/sub handler failed")
+        _log.exception("pubsub_handler_failed")
 
 
 class PubSub:

@@ -59,7 +59,7 @@ class _Tally:
     def succeeded(self, name: str) -> None:
         self.done += 1
         if self.setbacks.done(name):
-            log.info("what could not be done is done", name=name)
+            log.info("setback_overcome", name=name)
 
 
 TimerOwner = Callable[[str, int], Awaitable[None]]
@@ -148,12 +148,12 @@ class DueWork:
         reason = error.reason if isinstance(error, HeadraceError) else type(error).__name__
         if isinstance(error, StoreError) and not isinstance(error, StoreRefused):
             tally.unserved += 1
-            log.debug("what is due must wait", kind=kind, name=name, reason=reason)
+            log.debug("due_piece_postponed", kind=kind, name=name, reason=reason)
             return
         setback = tally.setbacks.failed(name, tally.now_ms)
         if setback.failures == 1:  # said once, counted each time
             shown = None if isinstance(error, HeadraceError) else error
-            log.error("could not do what is due", kind=kind, name=name, reason=reason, exc_info=shown)
+            log.error("due_piece_failed", kind=kind, name=name, reason=reason, exc_info=shown)
 
     async def _work_off(self, partition: int, item: bytes, tally: _Tally) -> None:
         """Do one chunk and take it off the list; one that fails goes to the end, so that it is tried

@@ -53,7 +53,7 @@ class Expiry:
             try:
                 await self.expire(held)
             except StoreError as error:
-                log.debug("expiry must wait", partition=held.partition, reason=error.reason)
+                log.debug("expiry_postponed", partition=held.partition, reason=error.reason)
 
     async def expire(self, held: HeldPartition) -> None:
         """Remove what has expired in a partition now."""

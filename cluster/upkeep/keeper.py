@@ -140,7 +140,7 @@ class Keeper:
             try:
                 report = await self._due.run(held.partition)
             except StoreError as error:
-                log.debug("due work must wait", partition=held.partition, reason=error.reason)
+                log.debug("due_work_postponed", partition=held.partition, reason=error.reason)
                 await trio.sleep(PAUSE_SECONDS)
                 continue
             now_ms = self._clock.now_ms()
@@ -195,7 +195,7 @@ class Keeper:
             report = await self._due.run(partition)
             self.counters.overdue += report.done
         except StoreError as error:
-            log.debug("overdue work must wait", partition=partition, reason=error.reason)
+            log.debug("overdue_work_postponed", partition=partition, reason=error.reason)
         finally:
             self._helping.discard(partition)
 
@@ -218,9 +218,9 @@ class Keeper:
         try:
             await job(held)
         except Fenced:
-            log.info("partition is no longer ours", partition=held.partition)
+            log.info("upkeep_ended", partition=held.partition)
         except StoreError as error:
-            log.debug("upkeep must wait", partition=held.partition, reason=error.reason)
+            log.debug("upkeep_postponed", partition=held.partition, reason=error.reason)
 
     async def resync(self, held: HeldPartition) -> int:
         """Compare all heads of a partition with its queues; returns how many had to be restored."""
@@ -236,7 +236,7 @@ class Keeper:
                 self.counters.heads_incomplete -= 1
                 break
         if restored:
-            log.warning("heads were missing", partition=held.partition, restored=restored)
+            log.warning("heads_restored", partition=held.partition, restored=restored)
         return restored
 
     async def compact(self, held: HeldPartition) -> int:

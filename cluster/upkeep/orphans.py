@@ -101,7 +101,7 @@ class Orphanage:
                     try:
                         await self._sweep(held)
                     except StoreError as error:
-                        log.debug("orphans must wait", partition=partition, reason=error.reason)
+                        log.debug("orphans_postponed", partition=partition, reason=error.reason)
                         pause = RETRY_SECONDS
                 else:
                     pause = RETRY_SECONDS

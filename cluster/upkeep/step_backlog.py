@@ -91,7 +91,7 @@ class StepBacklog:
                     try:
                         await self.look(held.partition)
                     except StoreError as error:
-                        log.debug("backlog not counted", partition=held.partition, reason=error.reason)
+                        log.debug("backlog_not_counted", partition=held.partition, reason=error.reason)
                 await trio.sleep(LOOK_SECONDS)
         finally:
             self.partitions.pop(held.partition, None)

@@ -259,7 +259,7 @@ class Pipeline:
             retry_after_seconds=RETRY_AFTER_SECONDS,
             **extra,
         )
-        log.warning("store_error", route=exchange.template, reason=error.reason)
+        log.warning("store_failed", route=exchange.template, reason=error.reason)
         response = self._refusal(exchange, refusal)
         response.headers.append((b"retry-after", str(RETRY_AFTER_SECONDS).encode()))
         return response

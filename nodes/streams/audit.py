@@ -79,7 +79,7 @@ class Audit:
             try:
                 await self.look()
             except* StoreError:
-                log.debug("audit must wait")
+                log.debug("audit_postponed")
 
     async def look(self) -> None:
         """An attempt that is over is cancelled at its worker. A task nobody here knows, seen twice,

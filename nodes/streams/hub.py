@@ -329,14 +329,14 @@ class StreamHub:
             return
         stuck = connection.sending_since is not None and now - connection.sending_since > SEND_SECONDS
         if stuck or connection.core.unsent_bytes > UNSENT_BYTES:
-            log.warning("stream_reader_too_slow", connection=connection.name)
+            log.warning("slow_stream_reader_cut", connection=connection.name)
             _cut(connection, scope)
         elif connection.core.phase is Phase.OPENING and now - connection.opened > HELLO_SECONDS:
             connection.fail(ProtocolError("hello_timeout", "No hello came in time."))
         elif connection.core.phase is not Phase.OPENING and now - connection.last_ping >= interval:
             silent = now - connection.last_received >= interval
             if silent and connection.silent_pings >= SILENT_PINGS:
-                log.info("stream_connection_silent", connection=connection.name)
+                log.info("silent_stream_connection_cut", connection=connection.name)
                 _cut(connection, scope)
             elif silent or now - connection.last_sent >= interval:
                 connection.last_ping = now
@@ -440,7 +440,7 @@ class StreamHub:
                     step.task_id, step.attempt, step.delivery, step.worker_id, checkpoint
                 )
             except StoreError as error:
-                log.debug("heartbeat not stored", reason=error.reason)
+                log.debug("heartbeat_not_stored", reason=error.reason)
             else:
                 if not verdict.continue_ or verdict.cancel_requested:
                     self._cancel(step.attempt_id, verdict.reason or "cancel_requested")
@@ -475,7 +475,7 @@ class StreamHub:
             try:
                 await self.served.tell(summarise(self.matcher.serving()))
             except StoreError as error:
-                log.debug("served types not written", reason=error.reason)
+                log.debug("served_types_not_written", reason=error.reason)
             await trio.sleep(SUMMARY_SECONDS)
 
 

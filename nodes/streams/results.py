@@ -123,7 +123,7 @@ class Results:
             try:
                 return await self._engine.finish(results)
             except StoreError as error:
-                log.debug("results must wait", results=len(results), reason=error.reason)
+                log.debug("results_postponed", results=len(results), reason=error.reason)
             except HeadraceError as error:
                 return await self._one_by_one(results, error)
             self.retries += 1

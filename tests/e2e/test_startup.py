@@ -89,7 +89,7 @@ async def test_a_node_that_waits_for_redis_ends_on_sigterm(tmp_path: Path) -> No
     with make_cluster(1, away, tmp_path / "nodes", {"DW_BOOTSTRAP_RETRIES": "100"}) as cluster:
         (node,) = cluster.nodes
         node.start()
-        await eventually(lambda: "store_not_usable_yet" in node.log)
+        await eventually(lambda: "store_not_checked" in node.log)
         assert await node.stop() == 0
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +14,7 @@ import structlog
 
 from cluster.settings.schema import LogFormat
 from nodes.logging import configure_logging
+from tests.e2e.programs import TOP
 
 
 @pytest.fixture(autouse=True)
@@ -59,3 +62,59 @@ def test_lines_below_the_level_are_dropped() -> None:
     structlog.get_logger().warning("yes")
     assert "no" not in stream.getvalue()
     assert "yes" in stream.getvalue()
+
+
+LEVELS = ("debug", "info", "warning", "error", "exception", "critical")
+IRREGULAR = frozenset(
+    [
+        "began",
+        "broke",
+        "cut",
+        "found",
+        "given",
+        "gone",
+        "grew",
+        "left",
+        "lost",
+        "overcome",
+        "read",
+        "sent",
+        "taken",
+    ]
+)
+
+
+def events() -> Iterator[tuple[str, str]]:
+    """Where something is logged, and the name of the event."""
+    for path in [*TOP.glob("cluster/**/*.py"), *TOP.glob("nodes/**/*.py")]:
+        text = path.read_text()
+        if "structlog.get_logger" not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            match node:
+                case ast.Call(func=ast.Attribute(ast.Name("log" | "_log"), attr=level)) if level in LEVELS:
+                    name = node.args[0]
+                    assert isinstance(name, ast.Constant), f"{path}:{node.lineno}: no constant"
+                    yield f"{path.relative_to(TOP)}:{node.lineno}", str(name.value)
+                case _:
+                    pass
+
+
+def test_events_are_named_by_what_happened_in_one_manner() -> None:
+    """``result_refused``: words in snake case, one of them a verb in the past tense."""
+    found = list(events())
+    assert len(found) > 60
+    for place, name in found:
+        assert re.fullmatch(r"[a-z]+(_[a-z]+)*", name), f"{place}: {name}"
+        words = set(name.split("_"))
+        assert words & IRREGULAR or any(word.endswith("ed") for word in words), f"{place}: {name}"
+
+
+def test_servers_log_through_structlog_only() -> None:
+    """The worker library is for other people's programs, and logs as libraries do."""
+    plain = {
+        str(path.relative_to(TOP))
+        for path in [*TOP.glob("cluster/**/*.py"), *TOP.glob("nodes/**/*.py")]
+        if "logging.getLogger(__name__)" in path.read_text()
+    }
+    assert all(path.startswith("nodes/worker/") for path in plain), plain

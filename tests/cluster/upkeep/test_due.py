@@ -307,7 +307,7 @@ async def test_what_can_never_be_done_rests_and_holds_up_nobody(
 
         assert sum(tries) == node.due.resting == 7
         assert tries[-1] == 0
-        assert len([entry for entry in logs if entry["event"] == "could not do what is due"]) == 7
+        assert len([entry for entry in logs if entry["event"] == "due_piece_failed"]) == 7
         rows = await store.call("ZRANGE", store.keys.timers(partition), 0, -1)
         assert f"{run_id} r".encode() not in rows
         assert report.next_due_ms is not None
