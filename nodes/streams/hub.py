@@ -285,7 +285,7 @@ class StreamHub:
             return
         if core.unsent_bytes > UNSENT_BYTES:
             # It asks and asks and does not listen; looking once a second would be too late.
-            log.warning("stream_reader_too_slow", connection=connection.name)
+            log.warning("slow_stream_reader_cut", connection=connection.name)
             return
         if not core.failure:
             return
