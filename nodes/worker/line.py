@@ -20,8 +20,9 @@ from nodes.worker.lane import Lane, LaneState
 log = logging.getLogger("headrace.worker")
 
 SLOTS_PER_CONNECTION: Final = 16
-STEADY_SECONDS: Final = 5.0
-"""A connection that lasted so long worked; its end is no reason to hesitate."""
+STEADY_SECONDS: Final = 1.0
+"""A connection that lasted so long worked; its end is no reason to hesitate. Short, because nodes that die
+every few seconds would otherwise make a worker wait longer and longer for those that live."""
 
 
 class Line:

@@ -77,13 +77,13 @@ async def run_campaign(
                 nursery.cancel_scope.deadline = trio.current_time() + SETTLE_SECONDS
             for client in clients:
                 await client.look_back()
-            complaints = await _close(site)
-            await _note_remains(site, recorder)
+            complaints = await close_site(site)
+            await note_remains(site, recorder)
         lines = read_lines(site.records())
     return Verdict(layout, plan, lines, check(lines), complaints)
 
 
-async def _close(site: Site) -> list[str]:
+async def close_site(site: Site) -> list[str]:
     """Stop everything but Redis; returns what nodes complained about."""
     complaints = []
     await _audited(site)
@@ -116,7 +116,9 @@ async def _audited(site: Site) -> None:
         await eventually(no_tickets, TICKET_SECONDS)
 
 
-async def _note_remains(site: Site, recorder: Recorder) -> None:
+async def note_remains(site: Site, recorder: Recorder) -> None:
+    """Note what is left in the store; nodes must be gone."""
+    """Note what is left in the store; nodes must be gone."""
     await compact(site.store.url, PREFIX, within=60)
     for server in site.store.primaries():
         with server.client() as client:

@@ -47,20 +47,38 @@ class Clients:
                 nursery.start_soon(self._workflows, wire, place)
                 nursery.start_soon(self._flows, wire, place)
 
+    async def start_workflow(self, wire: Wire, execution: str, count: int, seconds: float) -> None:
+        """Start a workflow of ``count`` activities of so many seconds; returns when that is acknowledged."""
+        self.workflows.append(execution)
+        body = {
+            "workflow_type": signing.WORKFLOW,
+            "task_queue": signing.QUEUE,
+            "workflow_id": execution,
+            "input": envelope([self.tenant, count, seconds]),
+            "duplicate_policy": "use-existing",
+        }
+        await self._insist(wire, Verb.START, execution, "", "/api/workflows", body)
+
+    async def start_flow(self, wire: Wire, execution: str, count: int, seconds: float) -> None:
+        """The same with a flow of ``count`` steps."""
+        self.flows.append(execution)
+        body = {
+            "flow_type": flows.FLOW,
+            "flow_id": execution,
+            "start_step": "seal",
+            "input": {"tenant": self.tenant, "count": count, "seconds": seconds, "tokens": []},
+            "step_options": flows.OPTIONS,
+            "request_id": execution,
+            "ignore_already_started": True,
+        }
+        await self._insist(wire, Verb.START, execution, "", "/api/flows", body)
+
     async def _workflows(self, wire: Wire, place: int) -> None:
         number = 0
         while not self.stopping.is_set():
             number += 1
             execution = f"{self.tenant}-w{place}-{number}"
-            self.workflows.append(execution)
-            body = {
-                "workflow_type": signing.WORKFLOW,
-                "task_queue": signing.QUEUE,
-                "workflow_id": execution,
-                "input": envelope([self.tenant, LONG, SECONDS]),
-                "duplicate_policy": "use-existing",
-            }
-            await self._insist(wire, Verb.START, execution, "", "/api/workflows", body)
+            await self.start_workflow(wire, execution, LONG, SECONDS)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._signal, wire, execution)
                 await self._until_over(wire, execution, self.look_at_workflow)
@@ -78,17 +96,7 @@ class Clients:
         while not self.stopping.is_set():
             number += 1
             execution = f"{self.tenant}-f{place}-{number}"
-            self.flows.append(execution)
-            body = {
-                "flow_type": flows.FLOW,
-                "flow_id": execution,
-                "start_step": "seal",
-                "input": {"tenant": self.tenant, "count": LONG, "seconds": SECONDS, "tokens": []},
-                "step_options": flows.OPTIONS,
-                "request_id": execution,
-                "ignore_already_started": True,
-            }
-            await self._insist(wire, Verb.START, execution, "", "/api/flows", body)
+            await self.start_flow(wire, execution, LONG, SECONDS)
             await self._until_over(wire, execution, self.look_at_flow)
 
     async def _insist(
@@ -154,16 +162,18 @@ class Clients:
             self.recorder.note(seen)
         return seen
 
-    async def look_back(self) -> None:
-        """Look at everything once more, when all is over."""
+    async def look_back(self, within: float = LAST_SECONDS) -> None:
+        """Look at everything once more; waits so long (s) for what is not over yet."""
         limit = trio.CapacityLimiter(LAST_LOOKS)
+        until = trio.current_time() + within
 
         async def seen(found: Any, execution: str) -> bool:
-            return await found(wire, execution, final=True) is not None
+            look: Observed | None = await found(wire, execution, final=True)
+            return look is not None and (look.terminal or trio.current_time() > until)
 
         async def look(found: Any, execution: str) -> None:
             async with limit:
-                await eventually(lambda: seen(found, execution), LAST_SECONDS)
+                await eventually(lambda: seen(found, execution), within + LAST_SECONDS)
 
         async with open_client(self.url, self.tenant) as client, trio.open_nursery() as nursery:
             wire = Wire(client)

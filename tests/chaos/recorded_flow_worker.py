@@ -1,6 +1,6 @@
 """A worker of the stream plane that writes down every attempt its handlers begin, in a process of its own.
 
-``python -m tests.chaos.recorded_flow_worker URL TENANT PARENT_PID RECORD [--id=]``
+``python -m tests.chaos.recorded_flow_worker URL TENANT PARENT_PID RECORD [--id=] [--slots=]``
 
 Its flow ``sealing`` is a chain of steps; each adds the token of its attempt to the list it was given,
 and the flow's result is that list.
@@ -33,7 +33,6 @@ from tests.chaos.record import HandedOut, Recorder, now
 
 FLOW: Final = "sealing"
 MOST_ATTEMPTS: Final = 60
-SLOTS: Final = 4
 OPTIONS: Final = {"execute": {"retry": {"initial_interval_seconds": 0.05, "maximum_attempts": MOST_ATTEMPTS}}}
 """Of the first step, as clients send them."""
 
@@ -91,7 +90,7 @@ async def main(options: argparse.Namespace) -> None:
             [flow],
             namespace=options.tenant,
             worker_id=options.id,
-            max_concurrent_tasks=SLOTS,
+            max_concurrent_tasks=options.slots,
             reserved_rpc_slots=0,
         ) as worker:
             await worker.wait_pull_registered()
@@ -106,6 +105,7 @@ if __name__ == "__main__":
     parser.add_argument("parent", type=int)
     parser.add_argument("record")
     parser.add_argument("--id", default=f"flow-worker-{os.getpid()}")
+    parser.add_argument("--slots", type=int, default=4)
     parsed = parser.parse_args()
     end_with_parent(parsed.parent)
     trio.run(main, parsed)

@@ -38,7 +38,11 @@ class Layout:
     nodes: int = 3
     workers: int = 1
     """Worker processes of each plane and tenant."""
+    slots: int = 4
+    """Of a worker process of the stream plane."""
     durability: str = ""
+    tampered: bool = True
+    """With a proxy between each node and Redis, and a clock of the first node that can be moved."""
 
     @property
     def promised(self) -> str:
@@ -110,6 +114,8 @@ class Site:
         options = {"id": f"{place.tenant}-{plane}-{self.hired}"}
         if place.module == POLL_WORKER:
             options |= {"seed": str(self.seed), "lease": str(LEASE_SECONDS)}
+        else:
+            options |= {"slots": str(self.layout.slots)}
         url = f"http://{HOST}:{self.entrance.port}"
         return place, self.cluster.start_worker(place.tenant, url=url, module=place.module, **options)
 
@@ -146,7 +152,7 @@ async def open_site(directory: Path, layout: Layout, seed: int) -> AsyncIterator
             arrange(layout.kind, layout.program, directory / "redis", layout.server_options)
         )
         proxies: list[FaultProxy] = []
-        if layout.kind is Kind.SINGLE:
+        if layout.kind is Kind.SINGLE and layout.tampered:
             for _ in range(layout.nodes):
                 proxies.append(await stack.enter_async_context(open_proxy(store.servers[0].address)))
         environ = _environment(layout)
@@ -158,7 +164,7 @@ async def open_site(directory: Path, layout: Layout, seed: int) -> AsyncIterator
         assert cluster.balancer is not None
         entrance = await stack.enter_async_context(open_proxy((HOST, cluster.balancer.port)))
         site = Site(directory, layout, seed, store, cluster, proxies, entrance)
-        if FAKE_CLOCK.exists():
+        if layout.tampered and FAKE_CLOCK.exists():
             site.set_clock("+0s")
             cluster.nodes[0].environ = {
                 **environ,

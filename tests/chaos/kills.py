@@ -1,0 +1,176 @@
+"""Nodes are killed one after the other, every few seconds, while work is offered at a steady rate.
+
+``python -m tests.chaos.kills [--kills 100] [--every 2] [--tasks 50000] [--rate 250] [--keep DIR]`` prints
+what became of the work and how soon it went on after each kill, and ends with 1 when a promise was broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from tests.chaos.arrangements import Kind
+from tests.chaos.campaign import close_site, note_remains
+from tests.chaos.checker import Broken, check
+from tests.chaos.record import (
+    Answered,
+    Cap,
+    FaultBegan,
+    FaultEnded,
+    HandedOut,
+    Line,
+    Outcome,
+    Recorder,
+    now,
+    read_lines,
+)
+from tests.chaos.recorded_worker import ACTIVITY
+from tests.chaos.recovery import SECOND, Spread, back_after, longest_silence, spread
+from tests.chaos.site import CAP, TENANTS, Layout, Site, open_site
+from tests.chaos.steady import Steady
+
+CALM_SECONDS: Final = 3.0
+"""Before the first kill and after the last one."""
+SETTLE_SECONDS: Final = 90.0
+"""For work that was under way: what a dead node had handed out comes back after ten seconds."""
+NODE_KILLED: Final = "node killed"
+
+
+@dataclass(frozen=True, slots=True)
+class Toll:
+    """What a run showed. ``back``, ``silence`` and the ``pause`` from kill to kill in seconds."""
+
+    offered: int
+    rate: float
+    hand_outs: int
+    refused: int
+    kills: int
+    back: Spread
+    silence: Spread
+    pause: Spread
+    slow: Sequence[tuple[int, float]]
+    """The kills after which it took longest, with the seconds."""
+    broken: Sequence[Broken]
+    complaints: Sequence[str]
+
+    @property
+    def clean(self) -> bool:
+        return not self.broken and not self.complaints
+
+    def __str__(self) -> str:
+        slow = ", ".join(f"{seconds:.1f} s after kill {number}" for number, seconds in self.slow)
+        return (
+            f"{self.offered} tasks offered at {self.rate:.0f}/s, {self.hand_outs} hand-outs, "
+            f"{self.refused} answers refused, {self.kills} kills\n"
+            f"from kill to kill (s): {self.pause}\n"
+            f"back at 90 % (s): {self.back}\nsilence (s): {self.silence}\nslowest: {slow}"
+        )
+
+
+async def run_kills(
+    directory: Path, layout: Layout, *, kills: int, every: float, tasks: int, rate: float, seed: int = 1
+) -> Toll:
+    """Offer at least ``tasks`` tasks, ``rate`` a second, while ``kills`` nodes are killed."""
+    async with open_site(directory, layout, seed) as site:
+        await site.start()
+        with Recorder(directory / "clients.events", "clients") as recorder:
+            recorder.note(Cap(cap=f"{TENANTS[0]}:{ACTIVITY}", most=CAP))
+            steady = Steady(site.cluster.url, recorder, seed, rate, tasks)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(steady.run)
+                await trio.sleep(CALM_SECONDS)
+                await _kill_in_turn(site, recorder, kills, every)
+                await trio.sleep(CALM_SECONDS)
+                steady.stopping.set()
+            await site.whole()
+            await steady.look_back(SETTLE_SECONDS)
+            complaints = await close_site(site)
+            await note_remains(site, recorder)
+        lines = read_lines(site.records())
+    return judge(lines, steady.offered, rate, complaints)
+
+
+async def _kill_in_turn(site: Site, recorder: Recorder, kills: int, every: float) -> None:
+    """One ``every`` so many seconds, but never before the last one serves again: two are always there."""
+    nodes = site.cluster.nodes
+    due = trio.current_time()
+    for number in range(1, kills + 1):
+        node = nodes[number % len(nodes)]
+        recorder.note(FaultBegan(number=number, fault=NODE_KILLED, target=node.name))
+        node.kill()
+        node.start()
+        recorder.note(FaultEnded(number=number))
+        due += every
+        await trio.sleep_until(due)
+        await node.ready()
+        due = max(due, trio.current_time() - every)
+
+
+def judge(lines: Sequence[Line], offered: int, rate: float, complaints: Sequence[str]) -> Toll:
+    """What the lines of a run say."""
+    handed = [line.at for line in lines if isinstance(line, HandedOut)]
+    killed = [line.at for line in lines if isinstance(line, FaultBegan)]
+    back = [back_after(handed, moment, rate) for moment in killed]
+    ends = [*killed[1:], killed[-1] + int(CALM_SECONDS * SECOND)] if killed else []
+    silence = [longest_silence(handed, *pair) for pair in zip(killed, ends, strict=True)]
+    refused = sum(isinstance(line, Answered) and line.outcome is Outcome.REFUSED for line in lines)
+    slow = sorted(enumerate(back, 1), key=lambda pair: -pair[1])[:3]
+    return Toll(
+        offered=offered,
+        rate=rate,
+        hand_outs=len(handed),
+        refused=refused,
+        kills=len(killed),
+        back=spread(back),
+        silence=spread(silence),
+        pause=spread([(b - a) / SECOND for a, b in pairwise(killed)]),
+        slow=slow,
+        broken=check(lines),
+        complaints=complaints,
+    )
+
+
+async def _main(options: argparse.Namespace, directory: Path) -> bool:
+    layout = Layout(Kind.SINGLE, nodes=options.nodes, slots=options.slots, tampered=False)
+    began = now()
+    toll = await run_kills(
+        directory,
+        layout,
+        kills=options.kills,
+        every=options.every,
+        tasks=options.tasks,
+        rate=options.rate,
+        seed=options.seed,
+    )
+    print(toll)
+    for what in (*toll.broken, *toll.complaints):
+        print(f"BROKEN {what}")
+    print(f"{'clean' if toll.clean else 'BROKEN'} after {(now() - began) / SECOND:.0f} s")
+    return toll.clean
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--every", type=float, default=2.0, help="seconds from one kill to the next")
+    parser.add_argument("--tasks", type=int, default=50_000)
+    parser.add_argument("--rate", type=float, default=250.0, help="tasks a second")
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--slots", type=int, default=32, help="of each worker of the stream plane")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", default="", help="directory for logs and records")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        return 0 if trio.run(_main, options, Path(options.keep or temporary)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
