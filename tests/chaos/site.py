@@ -40,6 +40,9 @@ class Layout:
     """Worker processes of each plane and tenant."""
     slots: int = 4
     """Of a worker process of the stream plane."""
+    replicas: int = 1
+    """Of the primary under Sentinel. With ``replica:1``, one more than that lets work go on at once after a
+    fail-over; with just that one it waits until the old primary is back as the new one's replica."""
     durability: str = ""
     tampered: bool = True
     """With a proxy between each node and Redis, and a clock of the first node that can be moved."""
@@ -149,7 +152,13 @@ async def open_site(directory: Path, layout: Layout, seed: int) -> AsyncIterator
     """A site that is not started yet; everything in it ends with the block."""
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(
-            arrange(layout.kind, layout.program, directory / "redis", layout.server_options)
+            arrange(
+                layout.kind,
+                layout.program,
+                directory / "redis",
+                layout.server_options,
+                replicas=layout.replicas,
+            )
         )
         proxies: list[FaultProxy] = []
         if layout.kind is Kind.SINGLE and layout.tampered:

@@ -1,0 +1,29 @@
+"""What the programs beside the campaign share: where they write, how they end."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import trio
+
+Main = Callable[[argparse.Namespace, Path], Awaitable[Sequence[object]]]
+"""Prints its figures; returns what was broken."""
+
+
+def run_program(parser: argparse.ArgumentParser, main: Main, argv: Sequence[str] | None = None) -> int:
+    """Run ``main(options, directory)``; prints what was broken and returns the exit code."""
+    parser.add_argument("--keep", default="", help="directory for logs and records")
+    options = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = Path(options.keep or temporary)
+        directory.mkdir(parents=True, exist_ok=True)
+        began = time.monotonic()
+        broken = trio.run(main, options, directory)
+    for what in broken:
+        print(f"BROKEN {what}")
+    print(f"{'BROKEN' if broken else 'clean'} after {time.monotonic() - began:.0f} s")
+    return 1 if broken else 0
