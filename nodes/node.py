@@ -355,8 +355,12 @@ async def leave(node: Node) -> None:
 
 
 async def drain(node: Node) -> None:
-    """Not ready any more; answer what is parked at once; let stream workers finish here (R78)."""
+    """Not ready any more; answer what is parked at once; let stream workers finish here (R78).
+
+    Others keep the partitions meanwhile: steps that run here may take a while.
+    """
     node.stopping = True
+    node.membership.yield_partitions()
     node.polls.close()
     node.flows.close()
     node.query_polls.close()

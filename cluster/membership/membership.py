@@ -23,7 +23,7 @@ from cluster.membership.burials import Burials
 from cluster.membership.fence import Fence, boottime
 from cluster.membership.housekeeping import HeldPartition, Housekeep
 from cluster.membership.namesakes import Namesakes
-from cluster.membership.partitions import PartitionKeeper, Tenure
+from cluster.membership.partitions import PartitionKeeper, Tenure, fair_share
 from cluster.membership.sessions import (
     Buried,
     NodeInfo,
@@ -92,7 +92,7 @@ class Membership:
         self._tenure = self._new_tenure()
         self._joined = trio.Event()
         self._stopped = trio.Event()
-        self._running = self._leaving = False
+        self._running = self._leaving = self._yielding = False
         self._sharing: frozenset[str] = frozenset()
         self._namesakes = Namesakes(info.name, self._timing.session_ttl)
         self._bell = Bell()
@@ -103,7 +103,7 @@ class Membership:
             self._timing,
             housekeep,
             tenure=lambda: self._tenure,
-            nodes=lambda: len(self._sharing | {self.incarnation}),
+            share=self._share,
             clock=now,
         )
         self._burials = Burials(store, self._timing, self._keeper)
@@ -181,6 +181,22 @@ class Membership:
             self._running = False
             self._stopped.set()
 
+    def yield_partitions(self) -> None:
+        """Let others keep the partitions from now on, if there are others; the session goes on.
+
+        To be followed by :meth:`leave`. The node's load must say that it drains.
+        """
+        self._yielding = True
+        self._bell.ring()
+        self._keeper.look()
+
+    def _share(self) -> int:
+        """How many partitions this node should keep."""
+        others = self._sharing - {self.incarnation}
+        if self._yielding and others:
+            return 0
+        return fair_share(self._store.keys.partitions, len(others) + 1)
+
     async def leave(self) -> None:
         """Stop acting, end all housekeeping, release partitions and session: others take over at once.
 
@@ -247,6 +263,7 @@ class Membership:
             if session.expires_in > self._timing.session_ttl - self._timing.quiet
         )
         renewed = [session for session in roll.live if session.incarnation in sharing]
+        sharing -= {session.incarnation for session in renewed if session.info.load.draining}
         for session in self._namesakes.look(renewed, self.incarnation, self._now()):
             _log.warning("node_name_taken", name=self._info.name, address=session.info.address)
         if sharing != self._sharing:

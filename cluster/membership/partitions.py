@@ -54,7 +54,7 @@ class LeaseCounts:
 class PartitionKeeper:
     """Holds partitions for the session that ``tenure`` names, while its fence is open.
 
-    ``nodes`` says among how many nodes the partitions are shared.
+    ``share`` says how many this node should keep.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class PartitionKeeper:
         housekeep: Housekeep,
         *,
         tenure: Callable[[], Tenure],
-        nodes: Callable[[], int],
+        share: Callable[[], int],
         clock: Callable[[], float] = boottime,
     ) -> None:
         self._store = store
         self._timing = timing
         self._housekeep = housekeep
         self._tenure = tenure
-        self._nodes = nodes
+        self._share = share
         self._taken_hooks: list[Callable[[], None]] = []
         self._clock = clock
         self._leases = LeaseStore(store, timing)
@@ -121,7 +121,7 @@ class PartitionKeeper:
         tenure = self._tenure()
         if not tenure.fence.is_open():
             return self._timing.renew_every
-        share = fair_share(self._store.keys.partitions, self._nodes())
+        share = self._share()
         want = max(0, share - len(self._held))
         nonces = {partition: held.nonce for partition, held in self._held.items()}
         sent = self._clock()

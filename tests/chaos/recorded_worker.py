@@ -35,7 +35,14 @@ ANSWER_SECONDS: Final = 5.0
 WORKFLOW_POLLERS: Final = 2
 ACTIVITY_POLLERS: Final = 4
 NOT_DONE: Final = frozenset(
-    {"store_unavailable", "store_full", "node_not_ready", "store_recovering", "store_durability_lost"}
+    {
+        "store_unavailable",
+        "store_full",
+        "node_not_ready",
+        "store_recovering",
+        "store_durability_lost",
+        "request_timeout",  # the node stood still for so long that the body seemed slow
+    }
 )
 
 
@@ -57,7 +64,7 @@ def judge(op: str, response: httpx.Response) -> Answered:
         reason = str(response.json().get("reason"))
     except ValueError:
         reason = f"status {response.status_code}"
-    if response.is_client_error:
+    if response.is_client_error and reason not in NOT_DONE:
         return Answered(op=op, outcome=Outcome.REFUSED, reason=reason)
     done = Outcome.NOT_DONE if reason in NOT_DONE else Outcome.UNKNOWN
     return Answered(op=op, outcome=done, reason=reason)

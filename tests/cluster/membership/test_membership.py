@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import trio
 
 from cluster.clock import Clock
-from cluster.membership import HeldPartition, Membership, NodeInfo, Timing
+from cluster.membership import HeldPartition, Membership, NodeInfo, NodeLoad, Timing
 from cluster.store.store import Store
 from tests.cluster.membership.links import Link
 from tests.waiting import PATIENCE
@@ -29,6 +29,11 @@ class Node:
     life: trio.CancelScope = field(default_factory=trio.CancelScope)
     fenced: list[str] = field(default_factory=list)
     told_dead: list[str] = field(default_factory=list)
+    draining: bool = False
+
+    def drain(self) -> None:
+        self.draining = True
+        self.member.yield_partitions()
 
 
 class Nodes:
@@ -51,7 +56,14 @@ class Nodes:
                 keeping.remove(held.partition)
 
         link = Link(self._store)
-        member = Membership(link.as_store(), Clock(), NodeInfo(name=name), housekeep, timing=self._timing)
+        member = Membership(
+            link.as_store(),
+            Clock(),
+            NodeInfo(name=name),
+            housekeep,
+            load=lambda: NodeLoad(draining=node.draining),
+            timing=self._timing,
+        )
         node = Node(link, member, keeping)
         member.on_fenced(node.fenced.append)
         member.on_buried(node.told_dead.append)
@@ -104,6 +116,26 @@ async def test_a_lonely_node_keeps_everything(store: Store) -> None:
         assert all(held.may_act() for held in a.member.held.values())
         assert [session.info.name for session in a.member.live] == ["a"]
         assert {held.owner for held in a.member.held.values()} == {a.member.incarnation}
+
+
+async def test_a_node_that_drains_yields_its_partitions_and_stays(store: Store) -> None:
+    async with nodes_on(store) as nodes:
+        a, b, c = [await nodes.start(name) for name in "abc"]
+        await until(lambda: bool(shares(a, b, c)))
+        a.drain()
+        await until(lambda: shares(b, c) == [8, 8])
+        assert a.member.may_act()
+        assert not a.keeping
+        b.drain()
+        await until(lambda: shares(c) == [16])
+        # Nobody is left who could take them.
+        c.drain()
+        before = c.member.statistics().renewals
+        await until(lambda: c.member.statistics().renewals > before + 3)
+        assert shares(c) == [16]
+        await a.member.leave()
+        d = await nodes.start("d")
+        await until(lambda: shares(d) == [16])
 
 
 async def test_shares_follow_arrivals_and_departures(store: Store) -> None:
