@@ -31,9 +31,10 @@ import redis
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, NodesManager
 from redis.connection import parse_url
-from redis.exceptions import AskError, ConnectionError, RedisClusterException
+from redis.exceptions import AskError, ConnectionError, RedisClusterException, TimeoutError
 from redis.retry import Retry
-from redis.sentinel import Sentinel
+from redis.sentinel import MasterNotFoundError, Sentinel
+from redis.utils import str_if_bytes
 
 from cluster.errors import StartupError
 from cluster.store.connection import RawConnection
@@ -193,7 +194,11 @@ class SingleServer(Topology):
 
 
 class SentinelService(Topology):
-    """The primary that Sentinel names, asked again before each new connection."""
+    """The primary that Sentinel names, asked again before each new connection.
+
+    redis-py's own way to find it is not used: until the last replica follows the new primary, ``SENTINEL
+    MASTERS`` shows the old one, and an old primary that is back by then looks healthy and may be empty.
+    """
 
     def __init__(self, endpoint: Endpoint, *, reply_timeout: float) -> None:
         super().__init__(endpoint, reply_timeout=reply_timeout)
@@ -211,9 +216,37 @@ class SentinelService(Topology):
 
     def node(self, slot: int) -> Node:
         if self._primary is None:
-            host, port = self._sentinel.discover_master(self.endpoint.service)
-            self._primary = Node(host, int(port))
+            self._primary = self._discover()
         return self._primary
+
+    def _discover(self) -> Node:
+        """What the first Sentinel says that knows. Raises MasterNotFoundError."""
+        said: list[str] = []
+        sentinels = self._sentinel.sentinels
+        for place, sentinel in enumerate(sentinels):
+            try:
+                named = self._named_by(sentinel)
+            except (ConnectionError, TimeoutError) as error:
+                said.append(repr(error))
+                continue
+            if named is not None:
+                sentinels[0], sentinels[place] = sentinel, sentinels[0]
+                return named
+        heard = f": {', '.join(said)}" if said else ""
+        raise MasterNotFoundError(f"No master found for {self.endpoint.service!r}{heard}")
+
+    def _named_by(self, sentinel: Any) -> Node | None:
+        """The primary according to one Sentinel; None while there is none to be trusted."""
+        service = self.endpoint.service
+        state = sentinel.sentinel_masters().get(service)
+        address = sentinel.sentinel_get_master_addr_by_name(service)
+        if not state or not address:
+            return None
+        named = Node(str_if_bytes(address[0]), int(address[1]))
+        if named != Node(state["ip"], int(state["port"])):
+            return named  # promoted already
+        failing = "failover_in_progress" in state["flags"].split(",")
+        return None if failing or not self._sentinel.check_master_state(state, service) else named
 
     def forget(self, failed: Node | None = None) -> None:
         self._primary = None

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import redis.sentinel
 import trio
 
 from cluster.errors import ConditionFailed, NotDurable, StoreUnavailable
 from cluster.store.store import open_store
+from cluster.store.topology import Node, open_topology
 from cluster.store.transaction import Transaction
 from tests.ports import free_port
+from tests.scripted import scripted_redis
 from tests.servers import KINDS, Sentinel, Server, run_cluster, run_server
 from tests.waiting import PATIENCE, eventually
 
@@ -182,6 +185,43 @@ async def test_sentinel_fail_over(pair: tuple[Server, Server], tmp_path: Path, p
                 assert client.exists(f"{prefix}:a")
     finally:
         sentinel.kill()
+
+
+def told(host: str, port: int, flags: str, *address: str) -> tuple[str, ...]:
+    """What Sentinel answers to MASTERS, with one master, and to GET-MASTER-ADDR-BY-NAME, as lines."""
+    fields = {"name": "mymaster", "ip": host, "port": str(port), "flags": flags, "num-other-sentinels": "0"}
+    flat = [word for pair in fields.items() for word in pair]
+    return (f"*1\r\n{_array(flat)}", _array(address) if address else "*-1")
+
+
+def _array(words: Sequence[str]) -> str:
+    return "\r\n".join([f"*{len(words)}", *(f"${len(word)}\r\n{word}" for word in words)])
+
+
+@pytest.mark.parametrize(
+    ("flags", "named", "found"),
+    [
+        ("master", ("old", "1"), Node("old", 1)),
+        # The old primary is back before the last replica follows the new one.
+        ("master,failover_in_progress", ("new", "2"), Node("new", 2)),
+        ("s_down,o_down,master,failover_in_progress", ("new", "2"), Node("new", 2)),
+        # It is back before a replica was promoted.
+        ("master,failover_in_progress", ("old", "1"), None),
+        ("s_down,master", ("old", "1"), None),
+        ("master", (), None),
+    ],
+)
+async def test_sentinel_names_the_promoted_primary(
+    flags: str, named: tuple[str, ...], found: Node | None
+) -> None:
+    async with scripted_redis() as sentinel:
+        topology = open_topology(f"redis+sentinel://127.0.0.1:{sentinel.port}/mymaster/0", reply_timeout=5)
+        sentinel.script("SENTINEL", *told("old", 1, flags, *named))
+        if found is not None:
+            assert await trio.to_thread.run_sync(topology.node, 0) == found
+        else:
+            with pytest.raises(redis.sentinel.MasterNotFoundError):
+                await trio.to_thread.run_sync(topology.node, 0)
 
 
 async def test_a_unix_socket(tmp_path: Path) -> None:
