@@ -46,6 +46,7 @@ SILENCE_SECONDS: Final = 0.5
 RESERVE_SECONDS: Final = 0.5
 ASK_AGAIN_SECONDS: Final = 1.0
 """After that a node is asked again: a worker may have come."""
+RETRY_SECONDS: Final = 0.25
 
 
 class NodeRpcBroker:
@@ -90,7 +91,18 @@ class NodeRpcBroker:
     def renewed(self, _session: str) -> None:
         """The node goes by a new session now."""
         if self._nursery is not None:
-            self._nursery.start_soon(self._listen)
+            self._nursery.start_soon(self._listen_anew)
+
+    async def _listen_anew(self) -> None:
+        """Until then other nodes count this one as silent, and ask elsewhere."""
+        while True:
+            try:
+                await self._listen()
+            except StoreError as error:
+                log.warning("rpc_broker_not_listening", reason=error.reason, error=str(error))
+                await trio.sleep(RETRY_SECONDS)
+            else:
+                return
 
     async def _listen(self) -> None:
         session = self._session()
