@@ -71,9 +71,20 @@ class Toll:
 
 
 async def run_kills(
-    directory: Path, layout: Layout, *, kills: int, every: float, tasks: int, rate: float, seed: int = 1
+    directory: Path,
+    layout: Layout,
+    *,
+    kills: int,
+    every: float,
+    tasks: int,
+    rate: float,
+    within: float = float("inf"),
+    seed: int = 1,
 ) -> Toll:
-    """Offer at least ``tasks`` tasks, ``rate`` a second, while ``kills`` nodes are killed."""
+    """Offer at least ``tasks`` tasks, ``rate`` a second, while ``kills`` nodes are killed.
+
+    After ``within`` seconds no more are killed.
+    """
     async with open_site(directory, layout, seed) as site:
         await site.start()
         with Recorder(directory / "clients.events", "clients") as recorder:
@@ -82,7 +93,8 @@ async def run_kills(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(steady.run)
                 await trio.sleep(CALM_SECONDS)
-                await _kill_in_turn(site, recorder, kills, every)
+                with trio.move_on_after(within):
+                    await _kill_in_turn(site, recorder, kills, every)
                 await trio.sleep(CALM_SECONDS)
                 steady.stopping.set()
             await site.whole()
@@ -142,6 +154,7 @@ async def _main(options: argparse.Namespace, directory: Path) -> Sequence[object
         every=options.every,
         tasks=options.tasks,
         rate=options.rate,
+        within=options.minutes * 60,
         seed=options.seed,
     )
     print(toll)
@@ -154,6 +167,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--every", type=float, default=2.0, help="seconds from one kill to the next")
     parser.add_argument("--tasks", type=int, default=50_000)
     parser.add_argument("--rate", type=float, default=250.0, help="tasks a second")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="no kills after that")
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--slots", type=int, default=32, help="of each worker of the stream plane")
     parser.add_argument("--seed", type=int, default=1)

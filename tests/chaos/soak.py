@@ -1,7 +1,8 @@
 """A cluster works for a long time, and what it uses does not grow.
 
 ``python -m tests.chaos.soak [--minutes 20] [--tasks 0] [--queued 1000] [--keep DIR]`` works until the time is
-over and so many tasks were done, prints what was used in the beginning and in the end, and ends with 1 when it grew or when something was left behind. ``HEADRACE_SOAK_MINUTES`` is another way to say how long.
+over and so many tasks were done, prints what was used in the beginning and in the end, and ends with 1 when
+it grew or when something was left behind. ``HEADRACE_SOAK_MINUTES`` is another way to say how long.
 
 Flows of the stream plane, never more than ``queued`` at a time, and workflows of the other plane, by workers
 that come and go. What has ended is removed as retention does it, with a cutoff of now: else the store would
