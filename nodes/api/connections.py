@@ -119,6 +119,7 @@ class PatientServer(TCPServer):
             if not data:
                 break
         await self.protocol.handle(Closed())
+        # The client is gone: its socket would stay open for as long as one may be idle.
         await self.idle_task.stop()
 
     def _direct(self) -> DirectWebSocket | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import suppress
 from functools import partial
 
 import orjson
@@ -101,6 +103,30 @@ async def test_headers_at_their_limit_and_above(recorder: Recorder) -> None:
             assert (await exchange(address, start + lines + END)).startswith(b"HTTP/1.1 %d" % status)
             line = b"X: " + b"y" * (MAX_HEADER_BYTES - size + more) + b"\r\n"
             assert (await exchange(address, start + line + END)).startswith(b"HTTP/1.1 %d" % status)
+
+
+async def test_a_client_that_leaves_makes_room_at_once(recorder: Recorder) -> None:
+    """Its connection is not kept for as long as one may be idle."""
+    app = create_app(recorder, LIMIT)
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery:
+        serving = partial(serve, app, open_listener("127.0.0.1", 0), shutdown=stop.wait, most_connections=1)
+        address: Address = await nursery.start(serving)
+
+        def get() -> bool:
+            # In a thread: the end of the connection comes in any moment of its answer.
+            where = address.host, address.port
+            with socket.create_connection(where, timeout=10) as client, suppress(OSError):
+                client.sendall(b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n")
+                return client.recv(4096).startswith(b"HTTP/1.1 200")
+            return False  # it was turned away before it had asked
+
+        async def served() -> bool:
+            return await trio.to_thread.run_sync(get)
+
+        for _ in range(100):
+            await eventually(served, 20)
+        stop.set()
 
 
 async def test_more_connections_than_allowed_are_turned_away(recorder: Recorder) -> None:

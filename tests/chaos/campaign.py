@@ -145,7 +145,8 @@ async def _run_all(options: argparse.Namespace, directory: Path) -> bool:
     return clean
 
 
-def main() -> int:
+def options_of(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of the command line, or of ``argv``."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=1)
@@ -154,7 +155,11 @@ def main() -> int:
     parser.add_argument("--durability", default="")
     parser.add_argument("--replicas", type=int, default=1, help="of the primary under Sentinel")
     parser.add_argument("--keep", default="", help="directory for logs and records")
-    options = parser.parse_args()
+    return parser.parse_args(argv)
+
+
+def main() -> int:
+    options = options_of()
     with tempfile.TemporaryDirectory() as temporary:
         return 0 if trio.run(_run_all, options, Path(options.keep or temporary)) else 1
 

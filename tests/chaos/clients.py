@@ -126,7 +126,10 @@ class Clients:
             return None
         signals: list[str] = []
         if final and body:
-            events = await wire.history(execution, body["run_id"])
+            try:
+                events = await wire.history(execution, body["run_id"])
+            except httpx.TransportError:
+                return None
             signals = [e["payload"]["signal_name"] for e in events if e["event_type"] == "SignalReceived"]
         return self._note(execution, sent, body, body.get("output"), signals, final)
 

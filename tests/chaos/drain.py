@@ -168,7 +168,7 @@ class Drain:
             }
             self.farewell.elsewhere = [changes[partition] for partition in kept]
             for frame in frames:
-                confirmed = await stream.complete(frame, {"decision": {"complete": None}})
+                confirmed = await stream.complete(frame, {"decision": {"complete": None}}, GONE_SECONDS)
                 if not confirmed["accepted"]:
                     self.farewell.wrong.append(f"a step ran for nothing: {confirmed}")
             with trio.fail_after(GONE_SECONDS):

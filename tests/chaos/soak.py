@@ -50,6 +50,8 @@ WORKFLOWS: Final = 4
 """Workflows at a time, each with a worker of its own."""
 TASKS_OF_WORKFLOW: Final = 3
 CLEAN_SECONDS: Final = 0.5
+LAST_SECONDS: Final = 120.0
+"""For the flows that are open at the end."""
 WARM: Final = 0.2
 """The share of the samples that is left out of account in the beginning."""
 LEAST_SAMPLES: Final = 20
@@ -85,12 +87,19 @@ class Soak:
                         nursery.start_soon(self._start_flows, self._url(place))
                     for place in range(WORKFLOWS):
                         nursery.start_soon(self._workflows, self._url(place), f"soaked-{place}")
-                while self.open:
-                    await self._room.wait()
+                await eventually(self._all_ended, LAST_SECONDS)
                 working.cancel_scope.cancel()
             cleaning.cancel_scope.cancel()
         while await self._clean():
             pass
+
+    async def _all_ended(self) -> bool:
+        """Whether every flow is over, and its record gone."""
+        keys = self.store.keys
+        left = 0
+        for partition in range(keys.partitions):
+            left += await self.store.call("ZCARD", keys.flows(partition, NAMESPACE), idempotent=True)
+        return not self.open and not left
 
     def _url(self, place: int) -> str:
         return self.cluster.nodes[place % len(self.cluster.nodes)].url
