@@ -14,7 +14,7 @@ from durable_workflow import Client
 T = TypeVar("T")
 
 
-async def with_client(url: str, job: Callable[[Client], Awaitable[T]], within: float = 60.0) -> T:
+async def with_client(url: str, job: Callable[[Client], Awaitable[T]], within: float = 120.0) -> T:
     """Run ``job(client)`` in a thread under asyncio; fails after ``within`` seconds."""
 
     async def run() -> T:
@@ -25,7 +25,7 @@ async def with_client(url: str, job: Callable[[Client], Awaitable[T]], within: f
 
 
 async def execute(
-    url: str, workflow_type: str, queue: str, *arguments: Any, within: float = 40.0, **options: Any
+    url: str, workflow_type: str, queue: str, *arguments: Any, within: float = 120.0, **options: Any
 ) -> Any:
     """Start a workflow and wait for its result."""
     workflow_id = options.pop("workflow_id", None) or uuid4().hex

@@ -24,7 +24,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 def run(*command: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     return subprocess.run(
-        command, cwd=TOP, env=environment(env), capture_output=True, text=True, timeout=80, check=False
+        command, cwd=TOP, env=environment(env), capture_output=True, text=True, timeout=180, check=False
     )
 
 

@@ -184,7 +184,7 @@ def run(node: Cluster, line: str) -> list[Any]:
         env=environment(DURABLE_WORKFLOW_SERVER_URL=node.url, **TOKENS),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=True,
     )
     decoder, rest, found = json.JSONDecoder(), done.stdout.strip(), []

@@ -49,7 +49,7 @@ class Machine:
             env=env,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
             check=False,
         )
         assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"

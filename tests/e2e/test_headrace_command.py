@@ -126,7 +126,7 @@ def test_serve_ends_orderly(valkey_url: str, prefix: str) -> None:
             assert line, said
         assert httpx.get(f"http://127.0.0.1:{port}/api/ready").status_code == 200
         node.send_signal(signal.SIGTERM)
-        node.communicate(timeout=30)
+        node.communicate(timeout=120)
         assert node.returncode == 0
 
 

@@ -59,7 +59,7 @@ async def test_ask_here_answer_there(cluster: Cluster, queue: str) -> None:
 
         async def result(client: Client) -> Any:
             return await client.get_result(
-                client.get_workflow_handle(finished), poll_interval=0.05, timeout=30
+                client.get_workflow_handle(finished), poll_interval=0.05, timeout=120
             )
 
         assert await with_client(one.url, result) == 2

@@ -49,7 +49,7 @@ async def test_start_here_work_there_result_from_a_third(
         await client.start_workflow(workflow_type="greet", task_queue=queue, workflow_id=queue, input=["you"])
 
     async def result(client: Client) -> Any:
-        return await client.get_result(client.get_workflow_handle(queue), poll_interval=0.05, timeout=30)
+        return await client.get_result(client.get_workflow_handle(queue), poll_interval=0.05, timeout=120)
 
     await with_client(one.url, start)
     assert await with_client(three.url, result) == "hello you"

@@ -55,7 +55,7 @@ class Bench:
     async def signal(self, name: str, *arguments: Any) -> None:
         await self.ask(lambda client: client.signal_workflow(self.queue, name, args=list(arguments)))
 
-    async def result(self, within: float = 30.0) -> Any:
+    async def result(self, within: float = 120.0) -> Any:
         async def job(client: Client) -> Any:
             handle = client.get_workflow_handle(self.queue)
             return await client.get_result(handle, poll_interval=0.05, timeout=within)
@@ -135,7 +135,7 @@ async def test_a_signal_through_a_started_handle_names_its_run(bench: Bench) -> 
             workflow_type="inbox", task_queue=bench.queue, workflow_id=bench.queue, input=[1, 0.0]
         )
         await handle.signal("add", ["run"])
-        return await handle.result(poll_interval=0.05, timeout=20)
+        return await handle.result(poll_interval=0.05, timeout=120)
 
     assert await bench.ask(job) == ["run"]
 

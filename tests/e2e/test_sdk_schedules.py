@@ -85,7 +85,7 @@ async def test_a_schedule_fires_and_its_workflow_runs(cluster: Cluster, queue: s
             await asyncio.sleep(0.1)
         workflow_id = fired[0].workflow_instance_id or ""
         handle = client.get_workflow_handle(workflow_id)
-        return await client.get_result(handle, poll_interval=0.05, timeout=30)
+        return await client.get_result(handle, poll_interval=0.05, timeout=120)
 
     assert await with_client(cluster.url, fire) == "hello you"
 
@@ -99,7 +99,7 @@ async def test_a_standalone_activity(cluster: Cluster, queue: str, worker: None)
             input=[{"n": 1}],
             start_to_close_timeout_seconds=30,
         )
-        assert await client.get_activity_result(handle, poll_interval=0.05, timeout=30) == {"n": 1}
+        assert await client.get_activity_result(handle, poll_interval=0.05, timeout=120) == {"n": 1}
         shown = await client.describe_activity(queue)
         assert (shown.status, shown.activity_type) == ("completed", "echo")
         again = await client.start_activity(
@@ -108,7 +108,7 @@ async def test_a_standalone_activity(cluster: Cluster, queue: str, worker: None)
             input=[1],
             retry_policy={"max_attempts": 3, "backoff_seconds": [0]},
         )
-        assert await client.get_activity_result(again, poll_interval=0.05, timeout=30) == 2
+        assert await client.get_activity_result(again, poll_interval=0.05, timeout=120) == 2
         listed = await client.list_activities(status="completed", page_size=200)
         assert queue in {item.activity_id for item in listed.activities}
 

@@ -80,7 +80,7 @@ async def _count(url: str, queue: str, runs: int) -> Seen:
         handle = await client.start_workflow(
             workflow_type="counting", task_queue=queue, workflow_id=f"{queue}-{runs}", input=[STEPS]
         )
-        result = await client.get_result(handle, poll_interval=0.1, timeout=40)
+        result = await client.get_result(handle, poll_interval=0.1, timeout=120)
         seen = Seen(result, client.pages, client.events, worker.sticky_cache_metrics())
         await worker.stop()
         await asyncio.wait_for(working, 20)
@@ -116,7 +116,7 @@ async def test_a_worker_killed_and_replaced_under_its_id_replays_everything(
         )
 
     async def result(client: Client) -> Any:
-        return await client.get_result(client.get_workflow_handle(queue), poll_interval=0.1, timeout=60)
+        return await client.get_result(client.get_workflow_handle(queue), poll_interval=0.1, timeout=120)
 
     hits, cold = await total(cluster.nodes, HITS), await total(cluster.nodes, COLD)
     try:

@@ -158,7 +158,7 @@ def test_tracing_without_its_packages_is_refused_at_the_start(valkey_url: str) -
         ),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.returncode == 2

@@ -44,7 +44,7 @@ def dw(*argv: str, env: Mapping[str, str], fed: str | None = None) -> subprocess
         input=fed,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
 
@@ -258,7 +258,7 @@ def test_a_reader_that_has_enough_is_no_error(world: World) -> None:
         env=world.environ,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=True,
     )
 
@@ -470,7 +470,7 @@ def test_bash_completes_names_with_colons(env: dict[str, str], line: str, expect
     script = dw("completion", "bash", env=env).stdout
     ask = f"COMP_WORDBREAKS=' :'; COMP_LINE='{line}'; COMP_POINT={len(line)}; _dw; echo \"${{COMPREPLY[@]}}\""
     done = subprocess.run(
-        ["bash", "-c", f"{script}\n{ask}"], capture_output=True, text=True, timeout=30, check=True
+        ["bash", "-c", f"{script}\n{ask}"], capture_output=True, text=True, timeout=180, check=True
     )
 
     assert set(done.stdout.split()) == expected
@@ -483,7 +483,7 @@ def test_python_is_found_by_its_module() -> None:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=180,
         check=True,
     )
     assert done.stdout.startswith("dw ")

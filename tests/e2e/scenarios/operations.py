@@ -126,7 +126,7 @@ async def alone(stage: Stage, name: str, *arguments: Any, **options: Any) -> Any
     stage.ids.append(stage.id)
     handle = stage.there.get_activity_handle(stage.id)
     try:
-        return await stage.there.get_activity_result(handle, poll_interval=0.2, timeout=40)
+        return await stage.there.get_activity_result(handle, poll_interval=0.2, timeout=120)
     except WorkflowFailed as error:
         return error
 
@@ -158,7 +158,7 @@ async def alone_is_cancelled(stage: Stage) -> None:
         await stage.here.cancel_workflow(stage.id)
     try:
         await stage.there.get_activity_result(
-            stage.there.get_activity_handle(stage.id), poll_interval=0.2, timeout=40
+            stage.there.get_activity_handle(stage.id), poll_interval=0.2, timeout=120
         )
     except WorkflowCancelled:
         return

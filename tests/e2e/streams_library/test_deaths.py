@@ -105,7 +105,7 @@ async def test_r49_a_killed_worker_fails_its_attempt(cluster: Cluster, queue: st
             await eventually(checkpoint_is_stored)
             child.process.kill()
             async with worker_process(queue, [cluster.url], tmp_path):
-                result = await handle.result(timeout_seconds=20)
+                result = await handle.result(timeout_seconds=60)
         assert result["attempt"] == 2
         assert result["checkpoint"] == {"seen": True}
         steps = (await handle.steps())["steps"]
@@ -196,9 +196,9 @@ async def test_r78_a_node_that_leaves_lets_the_attempt_finish(pair: Cluster) -> 
 
             await eventually(answers_rpcs_elsewhere)
             held.release.set()
-        assert await handle.result(timeout_seconds=20) == 1
+        assert await handle.result(timeout_seconds=60) == 1
         again = await client.start(Held)
-        assert await again.result(timeout_seconds=20) == 1
+        assert await again.result(timeout_seconds=60) == 1
 
 
 async def test_r25_r100_limits_and_credentials(shared_servers: SharedServers, tmp_path: Path) -> None:
@@ -237,4 +237,4 @@ async def test_r25_r100_limits_and_credentials(shared_servers: SharedServers, tm
             Client(url, token="0perator") as client,
         ):
             await worker.wait_pull_registered()
-            assert await (await client.start(Held)).result(timeout_seconds=20) == 1
+            assert await (await client.start(Held)).result(timeout_seconds=60) == 1

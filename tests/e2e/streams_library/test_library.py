@@ -129,7 +129,7 @@ async def test_typed_steps_channels_timers_and_attributes(cluster: Cluster, queu
     flow = named(Everything, queue)
     async with working(cluster.url, [flow]), Client(cluster.url) as client:
         handle = await client.start(flow, [Item("a"), Item("b", 2)], flow_id=f"f/{queue} ü")
-        result = await handle.result(timeout_seconds=20)
+        result = await handle.result(timeout_seconds=60)
         assert result == {"names": ["a", "b"], "customer": "käthe"}
         described = await handle.describe()
         assert described["status"] == "completed"
@@ -165,10 +165,10 @@ async def test_retries_failures_and_recoveries(cluster: Cluster, queue: str) -> 
         retried = await client.start(flow, "retry")
         broken = await client.start(flow, "never")
         over = await client.start(flow, "fail")
-        assert await retried.result(timeout_seconds=20) == 2
-        assert await broken.result(timeout_seconds=20) == ["Broken", "broken for good", "never"]
+        assert await retried.result(timeout_seconds=60) == 2
+        assert await broken.result(timeout_seconds=60) == ["Broken", "broken for good", "never"]
         with pytest.raises(FlowFailed, match="the flow is over") as caught:
-            await over.result(timeout_seconds=20)
+            await over.result(timeout_seconds=60)
         assert caught.value.failure == {"message": "the flow is over", "type": "Over"}
 
 
@@ -223,7 +223,7 @@ async def test_rpcs(cluster: Cluster, queue: str) -> None:
         with pytest.raises(UnknownRpc):
             await handle.rpc("whisper")
         await handle.publish("end")
-        assert await handle.result(timeout_seconds=20) == ["one", "two", "three"]
+        assert await handle.result(timeout_seconds=60) == ["one", "two", "three"]
 
 
 class Impatient(Flow, name="impatient"):
@@ -247,9 +247,9 @@ async def test_a_timeout_handler_decides(cluster: Cluster, queue: str) -> None:
     async with Client(cluster.url) as client, Worker(cluster.url, [flow], max_concurrent_tasks=2) as worker:
         await worker.wait_pull_registered()
         handle = await client.start(flow, timeout_seconds=1)
-        assert await handle.result(timeout_seconds=20) == {"type": "FlowTimeout", "attempt": 1}
+        assert await handle.result(timeout_seconds=60) == {"type": "FlowTimeout", "attempt": 1}
         failed = await client.start(flow, timeout_seconds=1, timeout_policy="fail")
-        assert (await failed.wait(timeout_seconds=20)).failure is not None
+        assert (await failed.wait(timeout_seconds=60)).failure is not None
 
 
 class Counter(Flow, name="counter"):
@@ -330,7 +330,7 @@ async def test_clients_get_typed_errors(cluster: Cluster, queue: str) -> None:
         assert await handle.publish("end", request_id="p1")
         assert not await handle.publish("end", request_id="p1")
         await handle.stop("terminate", reason="enough")
-        outcome = await handle.wait(timeout_seconds=10)
+        outcome = await handle.wait(timeout_seconds=60)
         assert (outcome.status, outcome.completed) == ("terminated", False)
         with pytest.raises(FlowNotActive):
             await handle.publish("end")
@@ -386,7 +386,7 @@ async def test_r76_r81_a_stop_lets_the_attempt_finish(cluster: Cluster, queue: s
                 nursery.start_soon(worker.stop)
                 await eventually(lambda: worker.stopping)
                 slow.release.set()
-        result = await handle.result(timeout_seconds=10)
+        result = await handle.result(timeout_seconds=60)
         assert result == {"attempt": 1, "worker": worker.worker_id}
 
 
@@ -398,7 +398,7 @@ async def test_r79_the_drain_deadline_loses_the_attempt(cluster: Cluster, queue:
             handle = await started(client, slow)
         assert slow.cancelled == ["the worker is stopping"]
         async with working(cluster.url, [other]):
-            assert (await handle.result(timeout_seconds=20))["attempt"] == 2
+            assert (await handle.result(timeout_seconds=60))["attempt"] == 2
 
 
 async def test_r53_half_closing_returns_nothing_that_ran(cluster: Cluster, queue: str) -> None:
@@ -415,7 +415,7 @@ async def test_r53_half_closing_returns_nothing_that_ran(cluster: Cluster, queue
         last.release.set()
         async with working(cluster.url, [last]):
             for handle in handles:
-                assert (await handle.result(timeout_seconds=20))["attempt"] == 1
+                assert (await handle.result(timeout_seconds=60))["attempt"] == 1
 
 
 class Old(Flow):
@@ -443,7 +443,7 @@ async def test_r40_r41_what_a_worker_lacks_goes_to_another_as_the_same_attempt(
             with pytest.raises(FlowStillRunning):
                 await handle.wait(timeout_seconds=1)
             async with working(cluster.url, [named(New, queue)]):
-                while (await handle.wait(timeout_seconds=20)).status == "running":
+                while (await handle.wait(timeout_seconds=60)).status == "running":
                     pass
         steps = (await handle.steps())["steps"]
         assert [(s["method"], s["attempt"]) for s in steps] == [("wait_for", 1), ("execute", 1)]
