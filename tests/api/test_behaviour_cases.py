@@ -42,6 +42,8 @@ _ROLES = "unit/api/test_roles.py::"
 _NAMES = "unit/api/test_namespaces.py::"
 _WORKERS = "unit/api/test_workers.py::"
 _TASKS = "unit/api/test_tasks.py::"
+_WORKFLOWS = "unit/api/test_workflows.py::"
+_SELF = "unit/api/test_discovery.py::"
 _FLEET = "api/test_worker_fleet.py::"
 _BUILDS = "api/test_build_ids.py::"
 _POLLS = "cluster/queues/test_poll_requests.py::"
@@ -134,7 +136,7 @@ COVERED = {
     "L01": "api/test_node.py::test_history_pages",
     "L02": "api/test_node.py::test_history_pages",
     "L04": _TASKS + "test_long_histories_are_compressed_on_request",
-    "L05": _TASKS + "test_history",
+    "L05": _WORKFLOWS + "test_history",
     "L06": _CARE + "test_history_waits_for_an_event_on_any_node",
     "L08": "unit/api/test_bodies.py::test_large_answers_are_compressed_on_request",
     "M01": "api/test_node.py::test_a_workflow_with_an_activity",
@@ -157,8 +159,8 @@ COVERED = {
     "P01": _QUERIES + "test_a_query_is_answered_by_a_worker_on_another_node",
     "P02": _QUERIES + "test_nobody_answers_in_time",
     "P06": "cluster/queries/test_lines.py::test_many_at_once_never_exceed_the_limit",
-    "Q02": _TASKS + "test_an_existing_run_is_200_and_a_duplicate_409",
-    "Q04": _TASKS + "test_wrong_starts",
+    "Q02": _WORKFLOWS + "test_an_existing_run_is_200_and_a_duplicate_409",
+    "Q04": _WORKFLOWS + "test_wrong_starts",
     "Q14": _CARE + "test_archive",
     "Q20": "api/test_node.py::test_a_workflow_with_an_activity",
     "Q24": _CARE + "test_debugging_a_run",
@@ -192,8 +194,8 @@ COVERED = {
     "T10": "cluster/test_bootstrap.py::test_exactly_one_of_eight_creates_it",
     "U01": _SYSTEM + "test_metrics_name_the_types_that_fail_most",
     "U04": _SYSTEM + "test_operator_metrics_count",
-    "U05": _TASKS + "test_health_and_readiness",
-    "U06": _TASKS + "test_health_and_readiness",
+    "U05": _SELF + "test_health_and_readiness",
+    "U06": _SELF + "test_health_and_readiness",
     "V01": "e2e/test_wire.py::test_a_parked_poll_is_woken_by_another_node",
     "V05": "e2e/test_wire.py::test_a_parked_poll_is_woken_by_another_node",
     "X01": "unit/test_settings.py::test_unknown_dw_variables_may_be_allowed_others_not",

@@ -317,3 +317,12 @@ def refusal(act: Callable[[], object]) -> str:
     except Refused as refused:
         return refused.reason
     return ""
+
+
+def lead_to(*steps: Any, **more: Any) -> dict[str, Any]:
+    """An execute output that leads to these steps."""
+    named = [{"step_type": step} if isinstance(step, str) else step for step in steps]
+    return {"decision": {"next": named}, **more}
+
+
+DEAD_END = {"decision": {"dead_end": True}}
