@@ -21,9 +21,13 @@ class Allowance:
 
     def spend(self, now: float) -> bool:
         """Take one; False when there is none left."""
-        self._left = min(self._most, self._left + (now - self._at) * self._per_second)
-        self._at = now
-        if self._left < 1:
+        if not self.has_some(now):
             return False
         self._left -= 1
         return True
+
+    def has_some(self, now: float) -> bool:
+        """Whether there is one to take."""
+        self._left = min(self._most, self._left + (now - self._at) * self._per_second)
+        self._at = now
+        return self._left >= 1

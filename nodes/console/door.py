@@ -7,6 +7,7 @@ what somebody else may have put into the address, and the size would tell about 
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Mapping
 from typing import Final
@@ -21,6 +22,7 @@ from nodes.api.pipeline import Pipeline
 from nodes.api.ports import NodePort
 from nodes.console import assets, doing, frame, rendering
 from nodes.console.access import Access, ApiRefusal
+from nodes.console.attempts import Attempts
 from nodes.console.forms import TOKEN_FIELD, check_form, read_form
 from nodes.console.pages import PAGES
 from nodes.console.remedies import remedy
@@ -40,6 +42,7 @@ class Console:
         self._pipeline = pipeline
         self._sessions = sessions
         self._pulse = pulse
+        self._attempts = Attempts(time.monotonic)
 
     async def handle(self, request: Request) -> Response:
         """The response to a request. Raises nothing but cancellation."""
@@ -129,8 +132,10 @@ class Console:
         match name:
             case "login":
                 back = form.get("back", "")
+                self._attempts.check(request.client)
                 begun = await self._sessions.log_in(form.get("credential", ""))
                 if begun is None:
+                    self._attempts.failed(request.client)
                     return _login_page(session, back, "This server does not know that token."), session
                 return rendering.redirect(doing.own_address(back)), begun
             case "logout":

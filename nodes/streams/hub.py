@@ -286,6 +286,7 @@ class StreamHub:
         if core.unsent_bytes > UNSENT_BYTES:
             # It asks and asks and does not listen; looking once a second would be too late.
             log.warning("slow_stream_reader_cut", connection=connection.name)
+            _cut(connection, self._connections[connection])
             return
         if not core.failure:
             return

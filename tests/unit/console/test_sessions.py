@@ -6,9 +6,10 @@ import re
 
 import pytest
 
+from cluster.errors import Refused
 from nodes.api.messages import Response
 from nodes.api.routes import Role
-from nodes.console import sessions
+from nodes.console import attempts, sessions
 from tests.unit.console.conftest import TOKENS, Browser, OpenBrowser
 
 
@@ -241,3 +242,26 @@ async def test_a_gateway_says_who_one_is(open_browser: OpenBrowser) -> None:
     assert (await browser.send("POST", "do", form, x_user="ann")).status == 303
     assert await browser.node.namespaces.get("new") is not None
     assert (await browser.send("POST", "do", {**form, "token": "0" * 64}, x_user="ann")).status == 403
+
+
+async def test_who_guesses_has_to_wait(browser: Browser) -> None:
+    """Also with the right token; who is in stays in."""
+    for _ in range(attempts.WRONG):
+        assert (await browser.log_in("guess")).status == 403
+    refused = await browser.log_in("o-secret")
+    assert refused.status == 429
+    assert b"Too many wrong tokens" in refused.body
+
+
+def test_each_address_waits_for_itself() -> None:
+    now = 0.0
+    kept = attempts.Attempts(lambda: now)
+    for _ in range(attempts.WRONG):
+        kept.check("a")
+        kept.failed("a")
+    with pytest.raises(Refused, match="wait a moment"):
+        kept.check("a")
+    kept.check("b")
+    kept.check(None)
+    now = 1 / attempts.WRONG_PER_SECOND
+    kept.check("a")
