@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from cluster.errors import Refused
+from cluster.paging import names_after
 from cluster.record_cache import RecordCache, change_message
 from cluster.records import JSON, Document, Reader
 
@@ -64,6 +65,12 @@ class NamespaceStore:
         """All namespaces by name."""
         flat = await self._store.call("HGETALL", self._store.keys.namespaces(), idempotent=True)
         return sorted((_decode(raw) for raw in flat[1::2]), key=lambda namespace: namespace.name)
+
+    async def page(self, size: int | None, token: str | None) -> tuple[Sequence[Namespace], str | None]:
+        """Up to ``size`` namespaces by name (None: all), and the token of the next page."""
+        found = {namespace.name: namespace for namespace in await self.list()}
+        names, following = names_after(list(found), token, size)
+        return [found[name] for name in names], following
 
     async def create(self, name: str, description: str | None, retention_days: int | None) -> Namespace:
         """A new namespace. Raises Refused (namespace_already_exists)."""

@@ -28,6 +28,11 @@ class _Update(Fields):
     retention_days: _RetentionDays = None
 
 
+class _List(Fields):
+    page_size: Annotated[Annotated[int, Ge(1), Le(1000)] | None, Integer] = None
+    next_page_token: Annotated[str | None, Trimmed] = None
+
+
 def _item(namespace: Namespace, *times: str) -> dict[str, Any]:
     moments = {
         "created_at": iso_seconds(namespace.created_at_ms),
@@ -44,9 +49,11 @@ def _item(namespace: Namespace, *times: str) -> dict[str, Any]:
 
 
 async def list_namespaces(call: Call) -> Reply:
-    """``GET /api/namespaces``."""
-    found = await call.node.namespaces.list()
-    return Reply({"namespaces": [_item(namespace, "created_at", "updated_at") for namespace in found]})
+    """``GET /api/namespaces``, by name; all of them without a ``page_size``."""
+    wanted = call.query_fields(_List)
+    found, following = await call.node.namespaces.page(wanted.page_size, wanted.next_page_token)
+    rows = [_item(namespace, "created_at", "updated_at") for namespace in found]
+    return Reply({"namespaces": rows, "next_page_token": following})
 
 
 async def create_namespace(call: Call) -> Reply:

@@ -55,6 +55,18 @@ async def test_task_queues_come_by_name(client: Client) -> None:
         assert (await client.control("GET", f"/api/task-queues?page_size={wrong}")).status == 422
 
 
+async def test_namespaces_come_by_name(client: Client) -> None:
+    for name in ("b", "a", "d", "c"):
+        assert (await client.control("POST", "/api/namespaces", {"name": name})).status == 201
+    found = await pages(client, "/api/namespaces", "namespaces", 2)
+    assert [[row["name"] for row in page] for page in found] == [["a", "b"], ["c", "d"], ["default"]]
+    whole = await client.control("GET", "/api/namespaces")
+    assert len(whole.body["namespaces"]) == 5
+    assert whole.body["next_page_token"] is None
+    for wrong in ("0", "1001", "x"):
+        assert (await client.control("GET", f"/api/namespaces?page_size={wrong}")).status == 422
+
+
 async def test_workers_come_by_id(client: Client) -> None:
     for number in range(5):
         await register(client, f"w{number}", "q" if number % 2 else "other")

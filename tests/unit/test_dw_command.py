@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def test_each_request_carries_versions_namespace_and_token(answer: Callable[[Han
     assert run("namespace:list", DURABLE_WORKFLOW_NAMESPACE="orders", DURABLE_WORKFLOW_AUTH_TOKEN="t") == 0
     assert run("namespace:list", "--namespace", "other", "--token", "u", DURABLE_WORKFLOW_AUTH_TOKEN="t") == 0
     first, second = (request.headers for request in seen)
-    assert str(seen[0].url) == f"{URL}/api/namespaces"
+    assert str(seen[0].url) == f"{URL}/api/namespaces?page_size=100"
     assert first["X-Durable-Workflow-Control-Plane-Version"] == "2"
     assert first["X-Durable-Workflow-Protocol-Version"] == "1.0"
     assert (first["X-Namespace"], first["Authorization"]) == ("orders", "Bearer t")
@@ -277,6 +278,37 @@ def test_a_server_that_is_away_or_slow(answer: Callable[[Handler], None]) -> Non
     assert run("server:health") == ExitCode.TIMEOUT
     answer(lambda _: httpx.Response(200, text="<html>"))
     assert run("server:health") == ExitCode.SERVER
+
+
+def test_the_timeout_is_that_of_the_whole_command(answer: Callable[[Handler], None]) -> None:
+    """Of all its pages together; without one each answer has its own time."""
+    asked: list[httpx.Request] = []
+
+    def page(request: httpx.Request) -> httpx.Response:
+        asked.append(request)
+        time.sleep(0.15)
+        more = "next" if len(asked) < 4 else None
+        return httpx.Response(200, json={"events": [{"sequence": len(asked)}], "next_page_token": more})
+
+    answer(page)
+    history = ("workflow:history", "w", "r")
+    assert run(*history, "--timeout", "0.4") == ExitCode.TIMEOUT
+    assert len(asked) < 4
+    asked.clear()
+    assert run(*history) == 0
+    assert len(asked) == 4
+
+
+def test_an_answer_that_trickles_in_is_not_waited_for(answer: Callable[[Handler], None]) -> None:
+    def trickle() -> Iterator[bytes]:
+        while True:
+            yield b" "
+            time.sleep(0.02)
+
+    answer(lambda _: httpx.Response(200, content=trickle()))
+    began = time.monotonic()
+    assert run("server:health", "--timeout", "0.3") == ExitCode.TIMEOUT
+    assert time.monotonic() - began < 5
 
 
 def test_another_control_plane_version_is_incompatible(answer: Callable[[Handler], None]) -> None:

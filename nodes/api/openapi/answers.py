@@ -144,7 +144,7 @@ ANSWERS: Final[Mapping[str, Answers]] = {
     ),
     "GET /api/nodes": _ok("generated_at answered_by nodes"),
     "GET /api/partitions": _ok("generated_at partition_count unowned_count partitions"),
-    "GET /api/namespaces": _ok("namespaces"),
+    "GET /api/namespaces": _ok("namespaces next_page_token"),
     "POST /api/namespaces": _ok(f"{_NAMESPACE} created_at", 201, refused={409: "namespace_already_exists"}),
     "GET /api/namespaces/{namespace}": _ok(
         f"{_NAMESPACE} created_at updated_at", refused={404: "namespace_not_found"}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
 import httpx
 
 from nodes.cli.dw.failures import CallFailed, ExitCode, advice_for, exit_code_of, wrong_usage
+from nodes.cli.dw.patience import Patience, within
 
 CONTROL_PLANE_VERSION: Final = "2"
 WORKER_PROTOCOL_VERSION: Final = "1.0"
@@ -30,7 +32,7 @@ def path_of(*parts: str) -> str:
 class ApiClient:
     """One server, one namespace, one credential. Use as a context manager.
 
-    ``timeout`` are the seconds an answer may take.
+    ``timeout`` are the seconds an answer may take, or with ``whole`` all answers of the command together.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class ApiClient:
         token: str | None = None,
         verify: bool = True,
         timeout: float = TIMEOUT_SECONDS,
+        whole: bool = False,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         if any(_CONTROL.search(value) for value in (namespace, token or "")):
@@ -54,7 +57,7 @@ class ApiClient:
         if token:
             headers["Authorization"] = f"Bearer {token}"
         self._server = server
-        self._timeout = timeout
+        self.patience = Patience(timeout, whole=whole)
         self._has_token = bool(token)
         try:
             self._http = httpx.Client(
@@ -94,15 +97,18 @@ class ApiClient:
         """
         if body is not None and not nulls:
             body = _given(body)
+        left = self.patience.more(patience)
+        ask = partial(
+            self._http.request,
+            method,
+            path,
+            json=body,
+            params=None if query is None else _given(query),
+            timeout=max(left, 0.001),
+        )
         try:
-            response = self._http.request(
-                method,
-                path,
-                json=body,
-                params=None if query is None else _given(query),
-                timeout=self._timeout + patience,
-            )
-        except httpx.TimeoutException as error:
+            response = within(left, ask)
+        except (TimeoutError, httpx.TimeoutException) as error:
             raise CallFailed(
                 f"no answer from {self._server} in time",
                 ExitCode.TIMEOUT,

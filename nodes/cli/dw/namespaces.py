@@ -7,6 +7,7 @@ from typing import Annotated
 from nodes.cli.dw.arguments import Yes, argument, confirm, option
 from nodes.cli.dw.command import Dw, command
 from nodes.cli.dw.views import Result, facts, table
+from nodes.cli.dw.workflows import pages
 
 Name = Annotated[str, argument("NAMESPACE", "the namespace")]
 Description = Annotated[str | None, option("--description", "-d", metavar="TEXT", text="what it is for")]
@@ -14,19 +15,20 @@ Retention = Annotated[
     int | None,
     option("--retention-days", "-r", metavar="DAYS", text="how long closed runs are kept, 1 to 365"),
 ]
+Limit = Annotated[int, option("--limit", "-l", metavar="N", text="most to show (100)", min=1)]
 _MEMBERS = "name description retention_days status"
 
 
 @command(
     "namespace:list",
     table("namespaces", "name status retention_days description"),
-    json="namespaces",
-    examples=("dw namespace:list", "dw namespace:list --output jsonl"),
+    json="namespaces next_page_token",
+    examples=("dw namespace:list", "dw namespace:list -l 500 --output jsonl"),
     watch=True,
 )
-def list_namespaces(dw: Dw) -> Result:
-    """List the namespaces."""
-    return dw.get("namespaces")
+def list_namespaces(dw: Dw, limit: Limit = 100) -> Result:
+    """List the namespaces, by name."""
+    return pages(dw, "namespaces", key="namespaces", limit=limit, query={})
 
 
 @command(

@@ -60,6 +60,9 @@ def _shared(*names: str, **settings: Any) -> Any:
     return typer.Option(*names, rich_help_panel=_PANEL, **settings)
 
 
+_TIMEOUT_HELP = "longest time for the command, with --watch for each look (60 for each answer)"
+
+
 def _options(
     server: Annotated[str | None, _shared("--server", "-s", metavar="URL", help="the server")] = None,
     env: Annotated[str | None, _shared("--env", metavar="PROFILE", help="the profile (DW_ENV)")] = None,
@@ -75,7 +78,7 @@ def _options(
         str | None, _shared("--tls-verify", metavar="BOOL", help="check the server's certificate")
     ] = None,
     timeout: Annotated[
-        float | None, _shared("--timeout", metavar="SECONDS", min=0.1, help="longest time for an answer (60)")
+        float | None, _shared("--timeout", metavar="SECONDS", min=0.1, help=_TIMEOUT_HELP)
     ] = None,
     output: Annotated[Output | None, _shared("--output", help="form of the result (table)")] = None,
     json: Annotated[bool, _shared("--json", help="the whole answer as JSON")] = False,
@@ -140,6 +143,7 @@ class _Program:
             token=connection.token,
             verify=connection.tls_verify,
             timeout=flags.timeout or TIMEOUT_SECONDS,
+            whole=flags.timeout is not None,
         )
         return connection, client
 
@@ -161,6 +165,7 @@ def _watch(dw: Dw, entry: Command, given: Mapping[str, Any], interval: float) ->
     """Show the result whenever it changed, until Ctrl-C."""
     shown = None
     while True:
+        dw.client.patience.renew()
         result = entry.run(dw, **given)
         if result is not None and result != shown:
             dw.screen.snapshot(result, entry.view)
