@@ -12,8 +12,9 @@ import structlog
 import trio
 
 from cluster.settings.schema import Settings
+from nodes import open_files
 from nodes.api.app import create_app
-from nodes.api.limits import ListenerLimits
+from nodes.api.limits import MAX_CONNECTIONS, ListenerLimits
 from nodes.api.metrics import Metrics
 from nodes.api.pipeline import Pipeline
 from nodes.api.providers import provided_access
@@ -38,6 +39,7 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[str] = trio.
     Reports the URL it listens on once it serves.
     """
     provided_access(settings)
+    files = open_files.raise_limit()
     stop, drained = trio.Event(), trio.Event()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals, ExitStack() as recording:
         async with trio.open_nursery() as outer:
@@ -80,10 +82,11 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[str] = trio.
                         listener,
                         shutdown=drained.wait,
                         max_message_bytes=settings.max_payload_bytes,
+                        most_connections=open_files.connections(files, MAX_CONNECTIONS),
                     )
                 )
                 if for_workers is not None:
-                    await nursery.start(_serve_workers, node, metrics, for_workers, drained)
+                    await nursery.start(_serve_workers, node, metrics, for_workers, files, drained)
                 tune_gc()
                 log.info("serving_started", url=address.url, session=node.membership.incarnation)
                 task_status.started(address.url)
@@ -101,6 +104,7 @@ async def _serve_workers(
     node: Node,
     metrics: Metrics,
     listener: socket.socket,
+    files: int,
     drained: trio.Event,
     task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -108,7 +112,10 @@ async def _serve_workers(
     settings = node.settings
     serving = WorkerListener(
         Pipeline(node, metrics, for_workers=True),
-        ListenerLimits(settings.max_payload_bytes, connections=settings.worker_connections),
+        ListenerLimits(
+            settings.max_payload_bytes,
+            connections=open_files.connections(files, settings.worker_connections),
+        ),
         is_leaving=lambda: node.stopping,
     )
     metrics.registry.register(ListenerCollector(serving))

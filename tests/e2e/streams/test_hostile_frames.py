@@ -190,3 +190,36 @@ async def test_who_asks_and_does_not_listen_is_let_go(served: Cluster) -> None:
                 await eventually(let_go)
                 nursery.cancel_scope.cancel()
         await _works(bystander, 1)
+
+
+async def test_attempts_of_another_tenant_are_as_unknown_as_any(served: Cluster) -> None:
+    """Nor is a worker of the same id in another namespace given them."""
+    (node,) = served.nodes
+    async with open_wire(node.url) as wire:
+        for name in ("victim", "rival"):
+            await wire.post("/namespaces", {"name": name})
+        started = await wire.client.post(
+            "/api/flows", json={"flow_type": "Secret", "start_step": "a"}, headers={"x-namespace": "victim"}
+        )
+        assert started.is_success
+    headers = {"x-headrace-stream-versions": "1-1"}
+    async with (
+        connect(node.url, "websocket", **headers, **{"x-namespace": "rival"}) as rival,
+        connect(node.url, "websocket", **headers, **{"x-namespace": "victim"}) as victim,
+    ):
+        for worker in (rival, victim):
+            await worker.hello("same", "Secret")
+            await worker.open(1)
+        task = await victim.next("task")
+        stolen = task["task"]["attempt_id"]
+        told = []
+        for attempt in (stolen, f"{stolen}-none"):
+            await rival.send({"type": "output", "slot": 1, "attempt_id": attempt, "output": "forged"})
+            answer = await rival.next("confirmed", slot=1)
+            assert answer.pop("attempt_id") == attempt
+            told.append(answer)
+            await rival.send({"type": "heartbeat", "slot": 1, "attempt_id": attempt, "checkpoint": "forged"})
+        assert told[0] == told[1]
+        assert told[0]["accepted"] is False
+        assert (await victim.complete(task, {"complete": {"result": "mine"}}))["attempt_id"] == stolen
+        assert not [frame for frame in rival.frames if frame["type"] == "task"]
