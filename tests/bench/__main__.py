@@ -26,7 +26,7 @@ from tests.bench.figures import say
 from tests.bench.measuring import machine
 from tests.bench.peers.catalogue import QUEUES, WORKFLOWS, chosen
 from tests.bench.peers.environments import NotInstalled, install
-from tests.bench.report import Section, publish
+from tests.bench.report import NothingMeasured, Section, brief, publish
 from tests.bench.session import Session
 from tests.bench.workloads import (
     cold_queues,
@@ -54,7 +54,7 @@ class Workload:
 
 WORKLOADS: dict[str, Workload] = {
     "W1": Workload(drains.measure, 5, 12),
-    "W5": Workload(workflows.measure, 5, 8),
+    "W5": Workload(workflows.measure, 4, 9),
     "W2": Workload(hand_out.measure, 4, 8),
     "W7": Workload(long_queue.measure, 5, 6),
     "W8": Workload(scaling.measure, 5, 4),
@@ -115,8 +115,10 @@ def measure(names: list[str], session: Session, budget: float, document: Path | 
         try:
             runs = session.runs or workload.runs
             section = trio.run(partial(workload.measure, replace(session, runs=runs, seconds=seconds)))
-        except Exception:
-            traceback.print_exc()
+        except Exception as error:
+            if not isinstance(error, NothingMeasured):
+                traceback.print_exc()
+            say(f"{name} gave nothing", brief(error))
             failed.append(name)
             continue
         section.notes.insert(0, f"*{about}*")

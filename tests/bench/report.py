@@ -32,9 +32,9 @@ class Section:
     """Title of each system that did not run, or not to its end, and why."""
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Add a table; what did not run stands at its end. Raises ValueError when nothing was measured."""
+        """Add a table; what did not run stands at its end. Raises NothingMeasured without rows."""
         if not rows:
-            raise ValueError(f"nothing was measured: {'; '.join(self.absent.values())}")
+            raise NothingMeasured("; ".join([*self.absent.values(), *self.notes]))
         empty = [""] * (len(head) - 2)
         missing = [[title, f"not run: {why}", *empty] for title, why in self.absent.items()]
         self.blocks.append(table(head, [*rows, *missing]))
@@ -49,6 +49,10 @@ class Section:
         if self.goals:
             parts.append(table(_GOAL_HEAD, [goal.row() for goal in self.goals]))
         return "\n\n".join(parts)
+
+
+class NothingMeasured(Exception):
+    """A workload without one whole run; the text says why. What was published of it earlier stays."""
 
 
 def brief(error: BaseException) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from statistics import median
 
-from tests.bench.fan_out import queue_steps
+from tests.bench.fan_out import WIDTH, queue_steps
 from tests.bench.figures import Goal, cell, percentile, ratio, say
 from tests.bench.peers.catalogue import named
 from tests.bench.report import Section
@@ -13,8 +13,8 @@ from tests.bench.session import Session
 from tests.bench.systems import System, running
 
 QUEUES, EACH, RATE = 1_000, 20, 500
-LEAST_HOT = 60_000
-"""Steps in the huge queue when a run begins, enough for the whole of it."""
+HOT_FACTOR = 3
+"""The huge queue has at least so many times the tasks of a run when it begins, enough for the whole of it."""
 MOST = 2.0
 BY_LISTENER = {"BENCH_START_URL": "{BENCH_WORKER_URL}"}
 
@@ -32,10 +32,11 @@ async def cold_p99(cold: System, tasks: int) -> float:
 
 async def loaded_p99(cold: System, hot: System, tasks: int, left: int) -> tuple[float, int]:
     """The same while a worker drains the huge queue of ``left`` Steps; and how many are left of it then."""
-    if left < LEAST_HOT:
+    least = HOT_FACTOR * tasks // WIDTH * WIDTH + WIDTH
+    if left < least:
         assert hot.cluster is not None
-        await queue_steps(hot.cluster.url, "work", LEAST_HOT)
-        left += LEAST_HOT
+        await queue_steps(hot.cluster.url, "work", least)
+        left += least
     hot.forget()
     with hot.worker():
         await hot.until(100)

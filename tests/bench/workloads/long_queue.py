@@ -12,9 +12,9 @@ import trio
 from tests.bench.fan_out import WIDTH, queue_steps
 from tests.bench.figures import Goal, cell, say
 from tests.bench.peers.catalogue import named
-from tests.bench.report import Section
+from tests.bench.report import NothingMeasured, Section
 from tests.bench.session import Session
-from tests.bench.systems import Stalled, System, running
+from tests.bench.systems import System, running
 from tests.cluster_processes import NodeProcess
 
 PAYLOAD = "x" * 100
@@ -55,7 +55,7 @@ async def measure(session: Session) -> Section:
     if len(grown) == 2:
         report(section, session.queued, grown[0], grown[1], empty, full)
         return section
-    raise Stalled("no queue grew within the time limit")
+    raise NothingMeasured("; ".join(section.notes))
 
 
 def report(
