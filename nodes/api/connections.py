@@ -89,7 +89,9 @@ class PatientServer(TCPServer):
         await self._close()
 
     async def protocol_send(self, event: Event) -> None:
-        if not isinstance(event, Updated):
+        if isinstance(event, RawData):
+            await self._write(event.data)
+        elif not isinstance(event, Updated):
             await super().protocol_send(event)
         elif not event.idle:
             self._set_idle_until(math.inf)
@@ -100,6 +102,22 @@ class PatientServer(TCPServer):
 
     def _set_idle_until(self, moment: float) -> None:
         self._idle_until = self._idle.deadline = moment
+
+    async def _write(self, data: bytes) -> None:
+        """As hypercorn does, but for giving way to all other tasks before it begins."""
+        if self.send_lock.locked():
+            await self.send_lock.acquire()
+        else:
+            self.send_lock.acquire_nowait()
+        try:
+            with trio.CancelScope(shield=True):
+                await self.stream.send_all(data)
+            return
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        finally:
+            self.send_lock.release()
+        await self.protocol.handle(Closed())
 
     async def _read_data(self) -> None:
         """As hypercorn does, but for its read time-out, which we do not set: it costs more than a read.

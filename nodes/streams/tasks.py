@@ -31,6 +31,7 @@ _step_body = msgspec.json.Decoder(StepBody)
 class RunningStep(msgspec.Struct, frozen=True):
     """A step attempt on a slot of this node."""
 
+    attempt_id: str
     task_id: str
     partition: int
     attempt: int
@@ -43,10 +44,6 @@ class RunningStep(msgspec.Struct, frozen=True):
     flow_id: str = ""
     traceparent: str = ""
     ticket: str = ""
-
-    @property
-    def attempt_id(self) -> str:
-        return f"{self.task_id}{self.method[:1]}-{self.attempt}.{self.delivery}"
 
     def held(self) -> Held:
         """What the store should say of it."""
@@ -80,6 +77,7 @@ def running_step(handed_out: HandedOut, worker_id: str, session: str) -> Running
     """The attempt that was handed out."""
     body = _step_body.decode(handed_out.body)
     return RunningStep(
+        attempt_id=f"{handed_out.task_id}{body.method[:1]}-{handed_out.attempt}.{handed_out.delivery}",
         task_id=handed_out.task_id,
         partition=handed_out.partition,
         attempt=handed_out.attempt,
