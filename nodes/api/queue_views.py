@@ -69,13 +69,19 @@ def slots_of(view: WorkerView, kind: TaskKind) -> int:
 
 
 async def all_queues(node: NodePort, namespace: str) -> tuple[list[str], QueueFacts]:
-    """Every queue with tasks or workers, by name, and the facts about them."""
-    names, _, facts = await some_queues(node, namespace)
+    """Every queue with tasks or workers, by name, and the facts about them, without budgets and queries."""
+    names, _, facts = await some_queues(node, namespace, with_counts=False)
     return list(names), facts
 
 
 async def some_queues(
-    node: NodePort, namespace: str, size: int | None = None, token: str | None = None, query: str = ""
+    node: NodePort,
+    namespace: str,
+    size: int | None = None,
+    token: str | None = None,
+    query: str = "",
+    *,
+    with_counts: bool = True,
 ) -> tuple[Sequence[str], str | None, QueueFacts]:
     """A page of the queues with tasks or workers whose names contain ``query``, by name; the token of the
     next page; the facts about those of the page. Without ``size`` all are one page.
@@ -87,7 +93,7 @@ async def some_queues(
     names, following = names_after(sorted(name for name in known if query in name), token, size)
     shown = set(names)
     views = [view for view in views if view.registration.task_queue in shown]
-    return names, following, await gather(node, namespace, names, views)
+    return names, following, await gather(node, namespace, names, views, with_counts=with_counts)
 
 
 async def gather(
@@ -97,14 +103,20 @@ async def gather(
     views: Iterable[WorkerView],
     *,
     with_leases: bool = False,
+    with_counts: bool = True,
 ) -> QueueFacts:
-    """The facts about ``queues``, in a number of round trips that does not grow with what they hold."""
+    """The facts about ``queues``, in a number of round trips that does not grow with what they hold; budgets
+    and waiting queries only ``with_counts``, for these are asked of each queue.
+    """
     book = await node.limits.book(namespace)
     workers: dict[str, list[WorkerView]] = {}
     for view in views:
         workers.setdefault(view.registration.task_queue, []).append(view)
     overview = await look_at(node.store, namespace, queues, kinds=EVERY_KIND, with_leases=with_leases)
     facts = QueueFacts(overview, book, workers, await node.served.of_namespace(namespace))
+
+    if not with_counts:
+        return facts
 
     async def count_queries(queue: str) -> None:
         try:

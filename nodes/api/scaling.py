@@ -80,7 +80,7 @@ async def scaling_of_queue(call: Call) -> Reply:
     assumed = call.query_fields(_Ask).slots_per_worker or DEFAULT_SLOTS
     queue = call.parameters["task_queue"]
     views = await call.node.fleet.workers(call.namespace, task_queue=queue)
-    facts = await gather(call.node, call.namespace, [queue], views)
+    facts = await gather(call.node, call.namespace, [queue], views, with_counts=False)
     return Reply({"namespace": call.namespace, **_row(facts, queue, assumed)})
 
 

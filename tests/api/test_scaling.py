@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from math import ceil
 from typing import Any
 
 import pytest
 
+from cluster.queues.overview import CHUNK
+from cluster.store.store import Store
 from nodes.api.scaling import Demand
 from nodes.node import Node
 from tests.api.conftest import OpenNode, client_of
@@ -169,3 +173,35 @@ async def test_an_autoscaler_needs_no_header_but_its_token(client: Client) -> No
     target = "/api/scaling/jobs?namespace=prod&slots_per_worker=2"
     answer = await client.send("GET", target, headers={"authorization": "Bearer any"})
     assert (answer.status, answer.body["desired_workers"]) == (200, 3)
+
+
+async def test_thousands_of_queues_cost_no_more_commands_than_their_chunks(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is asked of each queue by itself."""
+    client, asked = client_of(node), Counter[str]()
+    store, keys = node.store, node.store.keys
+    run, call = Store.run, Store.call
+
+    async def counted_run(self: Store, script: str, *args: Any, **more: Any) -> Any:
+        asked[script] += 1
+        return await run(self, script, *args, **more)
+
+    async def counted_call(self: Store, *command: Any, **more: Any) -> Any:
+        asked[str(command[0])] += 1
+        return await call(self, *command, **more)
+
+    async def cost(queues: int) -> Counter[str]:
+        members = [f"w:queue-{number}" for number in range(queues)]
+        await store.call("SADD", f"{keys.base(0)}:nq:default", *members)
+        asked.clear()
+        shown = await _get(client, "/api/scaling")
+        assert len(shown["task_queues"]) == queues
+        return Counter(asked)
+
+    monkeypatch.setattr(Store, "run", counted_run)
+    monkeypatch.setattr(Store, "call", counted_call)
+    asked_of_all = await cost(1_000)
+    assert asked_of_all["overview"] == ceil(1_000 / CHUNK) * keys.partitions
+    # The node goes on with its own work meanwhile.
+    assert max(number for name, number in asked_of_all.items() if name != "overview") < 500
