@@ -59,7 +59,9 @@ def brief(error: BaseException) -> str:
     """What happened, short and on one line, for a cell of a table."""
     if isinstance(error, BaseExceptionGroup):
         return brief(error.exceptions[0])
-    text = " ".join(str(error).replace("|", "/").split()).rstrip(".") or type(error).__name__
+    lines = [line for line in str(error).replace("|", "/").splitlines() if line.strip()]
+    told = lines if len(lines) < 3 else [lines[0], "...", lines[-1]]
+    text = " ".join(" ".join(told).split()).rstrip(".") or type(error).__name__
     return text if len(text) <= _BRIEF else f"{text[:_BRIEF]}..."
 
 

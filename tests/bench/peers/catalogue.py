@@ -12,6 +12,8 @@ _PYTHON = "{bin}/python"
 _OURS = ("{python}", "{programs}/headrace_steps.py")
 _LEAN = ("{python}", "{programs}/headrace_lean.py")
 CHAINS = "64"
+BY_LISTENER = {"BENCH_START_URL": "{BENCH_WORKER_URL}"}
+"""Lets flows be started over the worker listener."""
 
 
 def _python(name: str, requirement: str, worker: tuple[str, ...], title: str, share: float = 1.0) -> Peer:

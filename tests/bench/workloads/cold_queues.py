@@ -7,7 +7,7 @@ from statistics import median
 
 from tests.bench.fan_out import WIDTH, queue_steps
 from tests.bench.figures import Goal, cell, percentile, ratio, say
-from tests.bench.peers.catalogue import named
+from tests.bench.peers.catalogue import BY_LISTENER, named
 from tests.bench.report import Section
 from tests.bench.session import Session
 from tests.bench.systems import System, running
@@ -16,7 +16,6 @@ QUEUES, EACH, RATE = 1_000, 20, 500
 HOT_FACTOR = 3
 """The huge queue has at least so many times the tasks of a run when it begins, enough for the whole of it."""
 MOST = 2.0
-BY_LISTENER = {"BENCH_START_URL": "{BENCH_WORKER_URL}"}
 
 
 async def cold_p99(cold: System, tasks: int) -> float:

@@ -10,7 +10,7 @@ import trio
 
 from tests.bench.charts import Bar, bar_chart
 from tests.bench.figures import Goal, cell, percentile, say
-from tests.bench.peers.catalogue import named
+from tests.bench.peers.catalogue import BY_LISTENER, named
 from tests.bench.peers.peer import Peer
 from tests.bench.report import Section
 from tests.bench.session import Session
@@ -27,11 +27,10 @@ Found = dict[tuple[str, int], list[tuple[float, float]]]
 def ways() -> tuple[Peer, ...]:
     """Flows of one Step as the catalogue has them, started over the main port, and in other ways."""
     flows = named("flows")
-    by_listener = {"BENCH_START_URL": "{BENCH_WORKER_URL}"}
-    elsewhere = {**by_listener, "BENCH_URL": "{BENCH_LAST_URL}"}
+    elsewhere = {**BY_LISTENER, "BENCH_URL": "{BENCH_LAST_URL}"}
     return (
         replace(flows, title=f"{flows.title}, main port"),
-        replace(flows, name=LISTENER, title=f"{flows.title}, worker listener", environ=by_listener),
+        replace(flows, name=LISTENER, title=f"{flows.title}, worker listener", environ=BY_LISTENER),
         replace(
             flows,
             name="flows-apart",

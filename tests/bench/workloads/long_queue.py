@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 
@@ -11,7 +11,7 @@ import trio
 
 from tests.bench.fan_out import WIDTH, queue_steps
 from tests.bench.figures import Goal, cell, say
-from tests.bench.peers.catalogue import named
+from tests.bench.peers.catalogue import BY_LISTENER, named
 from tests.bench.report import NothingMeasured, Section
 from tests.bench.session import Session
 from tests.bench.systems import System, running
@@ -19,7 +19,7 @@ from tests.cluster_processes import NodeProcess
 
 PAYLOAD = "x" * 100
 FLOWS_PART = 50
-"""One in so many tasks is sent as a Flow of its own, over HTTP, before the Steps."""
+"""One in so many tasks is sent as a Flow of its own, by a request, before the Steps."""
 PORTION = 20_000
 """Steps that are queued before the clock is looked at."""
 FILL_PART = 0.8
@@ -43,7 +43,8 @@ async def measure(session: Session) -> Section:
     empty: list[float] = []
     full: list[float] = []
     grown: list[Grown] = []
-    async with running(named("flows"), session.place("long")) as system:
+    peer = replace(named("flows"), environ=BY_LISTENER)
+    async with running(peer, session.place("long")) as system:
         assert system.cluster is not None
         (node,) = system.cluster.nodes
         with session.measuring(section):
@@ -65,9 +66,9 @@ def report(
     cut = f" (of {asked:,}; there was no time for more)" if steps.tasks < asked else ""
     section.notes.append(
         f"{steps.tasks:,} Steps{cut} of flows that begin {WIDTH} each, with a payload of {len(PAYLOAD)} "
-        f"bytes, after {flows.tasks:,} Flows of one Step, each started by a request. Memory is what Redis "
-        "says it uses, indexes and histories included. A start ends when the node says that it is ready; "
-        f"imports are part of it; {len(empty)} starts, and {len(full)}."
+        f"bytes, after {flows.tasks:,} Flows of one Step, each started over the worker listener. Memory is "
+        "what Redis says it uses, indexes and histories included. A start ends when the node says that it is "
+        f"ready; imports are part of it; {len(empty)} starts, and {len(full)}."
     )
     section.table(
         ("figure", "Flows of one Step", "Steps"),

@@ -37,6 +37,7 @@ def test_a_table_of_nothing_is_refused_so_that_an_older_one_stays() -> None:
 
 def test_a_reason_fits_into_a_cell() -> None:
     assert brief(ValueError("a | b\n  c.")) == "a / b c"
+    assert brief(ValueError("it ended:\nin x\nin y\n\nKeyError: 1\n")) == "it ended: ... KeyError: 1"
     assert brief(TimeoutError()) == "TimeoutError"
     assert len(brief(ValueError("x" * 1000))) < 200
     assert brief(ExceptionGroup("several", [OSError("the first"), OSError("the second")])) == "the first"
