@@ -49,6 +49,28 @@ async def refused(node: StreamNode, flow_id: str, **more: Any) -> str:
     return caught.value.reason
 
 
+async def test_lost_words_of_who_serves_what_lose_no_rpc(
+    lab: StreamLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nodes tell of their workers is stale or gone; the slot is found all the same, at once."""
+    flow_id = await lab[0].start("F", "a")
+    async with lab[1].worker("w1", "F") as w1:
+        await w1.complete(await w1.next("task"), {"decision": {"dead_end": True}})
+        store = lab[0].store
+        for node in lab.nodes:
+
+            async def says_nothing(_summary: object) -> None:
+                return None
+
+            monkeypatch.setattr(node.hub.served, "tell", says_nothing)
+        await store.call("DEL", store.keys.served())
+        for partition in range(store.keys.partitions):
+            await store.call("DEL", store.keys.present(partition, NAMESPACE, "w1"))
+        async with calling(lab[0], flow_id) as answered:
+            await answer(w1, await w1.next("task", within=1.0))
+    assert answered == {"result": 42}
+
+
 @pytest.mark.parametrize("origin", [0, 1])
 async def test_a_free_slot_on_any_node_serves_it(lab: StreamLab, origin: int) -> None:
     flow_id = await lab[0].start("F", "nobody")

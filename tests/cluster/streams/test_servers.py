@@ -99,12 +99,37 @@ async def test_nothing_stays_behind(valkey_url: str, prefix: str) -> None:
             families = {
                 key.decode().removeprefix(f"{prefix}:").split("}:")[-1].split(":")[0] for key in found
             }
-            return families & {"on", "wk", "ses", "no", "task", "b", "h", "timers"}
+            return families & {"on", "wk", "wt", "ses", "no", "task", "b", "h", "timers"}
 
         async def clean() -> bool:
             return not await left()
 
         await eventually(clean)
+
+
+async def test_entries_of_finished_steps_take_no_memory(valkey_url: str, prefix: str) -> None:
+    """As many steps as one likes, with few in the queues: streams and pending lists do not grow."""
+    async with open_stream_lab(valkey_url, prefix) as lab, lab[0].worker("w1", "F", slots=8) as w1:
+        store = lab[0].store
+
+        async def bytes_of_queues() -> int:
+            total = 0
+            for key in await store.call("KEYS", f"{prefix}:*:q:*"):
+                assert await store.call("XLEN", key) == 0
+                for group in await store.call("XINFO", "GROUPS", key):
+                    fields = dict(zip(group[::2], group[1::2], strict=True))
+                    assert fields[b"pending"] == 0
+                total += await store.call("MEMORY", "USAGE", key)
+            return total
+
+        sizes = []
+        for _ in range(4):
+            for _ in range(60):
+                await lab[1].start("F")
+            for _ in range(60):
+                await w1.complete(await w1.next("task"), COMPLETE)
+            sizes.append(await bytes_of_queues())
+        assert sizes[-1] <= sizes[0] * 1.1 + 1_000
 
 
 async def test_a_full_store_hands_out_nothing_new_and_finishes_what_runs(

@@ -231,7 +231,10 @@ REPORTS: dict[str, str | tuple[str, ...]] = {
     "temporalio/temporal#2363": _ROUTING + "test_r30_long_after_a_worker_has_gone",
     "temporalio/temporal#7566": _ROUTING + "test_r30_long_after_a_worker_has_gone",
     "temporalio/temporal#1058": _RECORDED,
-    "temporalio/temporal#459": _STREAMS + "test_attempts_of_a_killed_node_fail_into_the_retry_policy",
+    "temporalio/temporal#459": (
+        _STREAMS + "test_attempts_of_a_killed_node_fail_into_the_retry_policy",
+        _RECORDED,
+    ),
     "temporalio/temporal#881": _ROUTING + "test_many_workers_and_flows_lose_and_double_nothing",
     "temporalio/temporal#8925": _ROUTING + "test_r32_older_runnable_work_goes_first_and_nobody_is_waited_for",
     "temporalio/documentation#4392": (
@@ -260,7 +263,10 @@ REPORTS: dict[str, str | tuple[str, ...]] = {
     "taskiq-python/taskiq-redis#131": _CHAOS
     + "test_killed_nodes.py::test_all_workflows_complete_while_nodes_die",
     "sidekiq/sidekiq#4633": _ATTEMPTS + "test_d10_a_poison_step_is_bounded_and_harms_no_other",
-    "redis/redis#7059": "cluster/streams/test_servers.py::test_nothing_stays_behind",
+    "redis/redis#7059": (
+        "cluster/streams/test_servers.py::test_entries_of_finished_steps_take_no_memory",
+        "cluster/streams/test_servers.py::test_nothing_stays_behind",
+    ),
     "redis/redis#13957": _BACKLOG + "test_entries_age_and_reasons",
     "redis/redis#6199": _KEEPING + "test_dead_pending_entries_go",
     "redis/redis#14656": _KEEPING + "test_idle_empty_queues_go_and_others_stay",
@@ -268,11 +274,14 @@ REPORTS: dict[str, str | tuple[str, ...]] = {
     "redis/redis#6062": "cluster/store/test_topologies.py::test_sentinel_fail_over",
     "temporalio/temporal#11402": _WORKER + "test_a_slot_that_was_refused_is_asked_for_again",
     "cadence-workflow/cadence#152": "cluster/queues/test_matcher.py::test_no_wake_is_lost_under_hammering",
-    "taskiq-python/taskiq-redis#101": _LIMITS + "test_r82_pongs_of_a_busy_worker_are_life",
+    "taskiq-python/taskiq-redis#101": (
+        _IDLE + "test_r82_r83_ten_minutes_of_silence_through_a_proxy_that_waits_45_seconds",
+        _LIMITS + "test_r82_pongs_of_a_busy_worker_are_life",
+    ),
     "hibiken/asynq#1015": _DEATHS + "test_r49_a_killed_worker_fails_its_attempt",
     "Bogdanp/dramatiq#527": "chaos/test_redis_restart.py::test_the_backlog_is_served_within_five_seconds",
     "riverqueue/river#1105": _ATTEMPTS + "test_e1_what_a_buried_node_had_handed_out_is_lost",
-    "inngest/inngest#3725": _RPCS + "test_a_free_slot_on_any_node_serves_it",
+    "inngest/inngest#3725": _RPCS + "test_lost_words_of_who_serves_what_lose_no_rpc",
     "hatchet-dev/hatchet#2432": _LIMITS + "test_two_missed_pings_lose_the_connection",
 }
 """Public reports about comparable systems, and the test that it does not happen here."""
