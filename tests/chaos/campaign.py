@@ -8,6 +8,7 @@ prints a table of faults and what became of the work, and ends with 1 when a pro
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -24,7 +25,7 @@ from tests.chaos.checker import Broken, check
 from tests.chaos.clients import Clients
 from tests.chaos.injection import Injector
 from tests.chaos.plan import POSSIBLE, Fault, Planned, make_plan
-from tests.chaos.record import Cap, Line, Recorder, Remains, read_lines
+from tests.chaos.record import Cap, Invoked, Line, Recorder, Remains, Verb, read_lines
 from tests.chaos.recorded_worker import ACTIVITY
 from tests.chaos.remains import LASTING, compact, families
 from tests.chaos.reporting import summarise
@@ -75,12 +76,30 @@ async def run_campaign(
                 for client in clients:
                     client.stopping.set()
                 nursery.cancel_scope.deadline = trio.current_time() + SETTLE_SECONDS
+            clients[-1].workflows += await _sdk_workflows(site)
             for client in clients:
                 await client.look_back()
             complaints = await close_site(site)
             await note_remains(site, recorder)
         lines = read_lines(site.records())
     return Verdict(layout, plan, lines, check(lines), complaints)
+
+
+async def _sdk_workflows(site: Site) -> list[str]:
+    """Let the SDK's client end; what it has started, for a last look."""
+    if site.sdk_client is None:
+        return []
+    site.sdk_client.signal(signal.SIGTERM)
+    with trio.fail_after(SETTLE_SECONDS):
+        code = await site.sdk_client.wait()
+    assert code == 0, site.sdk_client.log.read_text(errors="replace")[-3000:]
+    return sorted(
+        {
+            line.execution
+            for line in read_lines(site.records())
+            if isinstance(line, Invoked) and line.verb is Verb.START and "-client-" in line.who
+        }
+    )
 
 
 async def close_site(site: Site) -> list[str]:

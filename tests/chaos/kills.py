@@ -146,7 +146,7 @@ def judge(lines: Sequence[Line], offered: int, rate: float, complaints: Sequence
 
 
 async def _main(options: argparse.Namespace, directory: Path) -> Sequence[object]:
-    layout = Layout(Kind.SINGLE, nodes=options.nodes, slots=options.slots, tampered=False)
+    layout = Layout(Kind.SINGLE, nodes=options.nodes, slots=options.slots, tampered=False, sdk=False)
     toll = await run_kills(
         directory,
         layout,

@@ -116,7 +116,7 @@ async def run_pauses(
     directory: Path, *, pauses: int, longest: float, rate: float, seed: int = 1
 ) -> tuple[Pauses, list[object]]:
     """Offer work at ``rate`` tasks a second meanwhile; returns what was broken too."""
-    async with open_site(directory, Layout(Kind.SINGLE, slots=16, tampered=False), seed) as site:
+    async with open_site(directory, Layout(Kind.SINGLE, slots=16, tampered=False, sdk=False), seed) as site:
         await site.start()
         with Recorder(directory / "clients.events", "clients") as recorder:
             steady = Steady(site.cluster.url, recorder, seed, rate, 0)

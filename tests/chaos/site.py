@@ -38,6 +38,8 @@ class Layout:
     nodes: int = 3
     workers: int = 1
     """Worker processes of each plane and tenant."""
+    sdk: bool = True
+    """With a worker and a client of the public SDK for the last tenant."""
     slots: int = 4
     """Of a worker process of the stream plane."""
     replicas: int = 1
@@ -68,6 +70,10 @@ class Staff:
 
 STREAM_WORKER: Final = "tests.chaos.recorded_flow_worker"
 POLL_WORKER: Final = "tests.chaos.recorded_worker"
+SDK_WORKER: Final = "tests.chaos.recorded_sdk_worker"
+SDK_CLIENT: Final = "tests.chaos.recorded_sdk_client"
+PLANES: Final = {STREAM_WORKER: "stream", POLL_WORKER: "poll", SDK_WORKER: "sdk", SDK_CLIENT: "client"}
+SDK_TENANT: Final = TENANTS[-1]
 
 
 @dataclass
@@ -82,6 +88,8 @@ class Site:
     to_redis: list[FaultProxy]
     entrance: FaultProxy
     staff: list[tuple[Staff, Child]] = field(default_factory=list)
+    sdk_client: Child | None = None
+    """Asks for work; never broken itself, so it is no part of the staff."""
     hired: int = 0
 
     @property
@@ -108,16 +116,20 @@ class Site:
         for tenant in TENANTS:
             for module in (POLL_WORKER, STREAM_WORKER) * self.layout.workers:
                 self.staff.append(self._hire(Staff(tenant, module)))
+        if self.layout.sdk:
+            self.staff.append(self._hire(Staff(SDK_TENANT, SDK_WORKER)))
         for _, child in self.staff:
             await worker_ready(child)
+        if self.layout.sdk:
+            _, self.sdk_client = self._hire(Staff(SDK_TENANT, SDK_CLIENT))
+            await worker_ready(self.sdk_client)
 
     def _hire(self, place: Staff) -> tuple[Staff, Child]:
         self.hired += 1
-        plane = "stream" if place.module == STREAM_WORKER else "poll"
-        options = {"id": f"{place.tenant}-{plane}-{self.hired}"}
+        options = {"id": f"{place.tenant}-{PLANES[place.module]}-{self.hired}"}
         if place.module == POLL_WORKER:
             options |= {"seed": str(self.seed), "lease": str(LEASE_SECONDS)}
-        else:
+        elif place.module == STREAM_WORKER:
             options |= {"slots": str(self.layout.slots)}
         url = f"http://{HOST}:{self.entrance.port}"
         return place, self.cluster.start_worker(place.tenant, url=url, module=place.module, **options)

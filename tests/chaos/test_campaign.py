@@ -32,7 +32,7 @@ async def test_a_short_campaign_breaks_no_promise(tmp_path: Path) -> None:
     answers = [line for line in verdict.lines if isinstance(line, Answered)]
     assert sum(answer.outcome is Outcome.OK for answer in answers) > 50
     workers = {line.who.rsplit("-", 1)[0] for line in verdict.lines if isinstance(line, HandedOut)}
-    assert workers == {"red-poll", "red-stream", "blue-poll", "blue-stream"}
+    assert workers == {"red-poll", "red-stream", "blue-poll", "blue-stream", "blue-sdk"}
 
 
 @pytest.mark.chaos
