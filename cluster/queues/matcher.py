@@ -45,6 +45,8 @@ CLAIM_LIMIT: Final = {TaskKind.WORKFLOW: 16, TaskKind.ACTIVITY: 64}
 """Most tasks asked for in one claim; bounds the script and its reply."""
 MINUTE_JITTER_SECONDS: Final = 0.2
 """Nodes that wait for the next minute come within this time after it began (D5)."""
+ENDED_AT_ONCE: Final = 100
+"""Parked polls that a closing node ends in one turn of the loop."""
 PROBES: Final = 3
 """How often a poll that looks once may look again because the first look changed something."""
 
@@ -110,11 +112,18 @@ class Matcher(Noting):
                 self._nursery = None
 
     def close(self) -> None:
-        """End every parked poll without a task and take no more."""
+        """End every parked poll without a task, within a few turns of the loop, and take no more."""
         self._closed = True
-        for queue in self._queues.values():
-            for waiter in queue.waiters:
+        if self._nursery is not None:
+            self._nursery.start_soon(self._end_parked)
+
+    async def _end_parked(self) -> None:
+        """Some at a time: what answers thousands would keep the node from renewing its session meanwhile."""
+        parked = [waiter for queue in self._queues.values() for waiter in queue.waiters]
+        for start in range(0, len(parked), ENDED_AT_ONCE):
+            for waiter in parked[start : start + ENDED_AT_ONCE]:
                 waiter.done.set()
+            await trio.lowlevel.checkpoint()
 
     def parked_polls(self, namespace: str, worker_id: str) -> list[Waiter]:
         """The polls of a worker, for tasks of any kind, that are parked here."""

@@ -43,6 +43,8 @@ NAMESPACE: Final = "default"
 LONGEST: Final = 100
 """Steps of a flow; its length is drawn from its id."""
 STARTERS: Final = 8
+REQUESTS: Final = 100
+"""Of one connection; a node closes one after a thousand."""
 SLOTS: Final = 16
 STAY_SECONDS: Final = 10.0
 """How long a worker stays before another one comes in its place."""
@@ -107,14 +109,16 @@ class Soak:
     # -- flows --------------------------------------------------------------------------------
 
     async def _start_flows(self, url: str) -> None:
-        async with connect(url) as connection:
-            while not self.stopping:
-                if self.open >= self.queued:
-                    await self._room.wait()
-                    continue
-                self.open += 1
-                body = {"flow_type": FLOW, "flow_id": f"f{next(self._numbers)}", "start_step": STEP_TYPE}
-                await connection.post("/flows", body)
+        while not self.stopping:
+            async with connect(url) as connection:
+                for _ in range(REQUESTS):
+                    while self.open >= self.queued:
+                        await self._room.wait()
+                    if self.stopping:
+                        return
+                    self.open += 1
+                    body = {"flow_type": FLOW, "flow_id": f"f{next(self._numbers)}", "start_step": STEP_TYPE}
+                    await connection.post("/flows", body)
 
     async def _workers(self, url: str) -> None:
         """One worker after the other; each that leaves has taken no task with it."""

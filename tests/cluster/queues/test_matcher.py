@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from cluster.errors import StoreError
+from cluster.queues.matcher import ENDED_AT_ONCE
 from cluster.queues.model import ActivityTask, PollResult, PollStatus
 from cluster.store.store import Store, open_store
 from cluster.store.transaction import Transaction
@@ -57,6 +58,18 @@ async def test_a_parked_poll_costs_nothing(valkey_store: Store) -> None:
         # What a node asks for now and then does not grow with the number of its polls.
         assert valkey_store.statistics().pipe.commands - before <= 5
         node.polls.close()
+
+
+async def test_a_closing_node_ends_its_polls_some_at_a_time(valkey_store: Store) -> None:
+    """Thousands of answers in one turn would let its session end before it has left."""
+    async with open_nodes(valkey_store, 1) as (node,), trio.open_nursery() as nursery:
+        for number in range(3 * ENDED_AT_ONCE):
+            nursery.start_soon(node.polls.poll, poll_request(f"w{number}"))
+        await parked(node, 3 * ENDED_AT_ONCE)
+        node.polls.close()
+        await trio.lowlevel.checkpoint()
+        assert node.polls.parked >= ENDED_AT_ONCE
+        await eventually(lambda: node.polls.parked == 0)
 
 
 async def test_work_of_many_types_without_workers_keeps_nobody_busy(valkey_store: Store) -> None:
