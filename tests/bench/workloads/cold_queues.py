@@ -13,7 +13,7 @@ from tests.bench.session import Session
 from tests.bench.systems import System, running
 
 QUEUES, EACH, RATE = 1_000, 20, 500
-HOT_FACTOR = 3
+HOT_FACTOR = 6
 """The huge queue has at least so many times the tasks of a run when it begins, enough for the whole of it."""
 MOST = 2.0
 
