@@ -140,13 +140,16 @@ def _text(row: Row) -> str:
 
 
 def _print_table(table: list[Row]) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    view = Table("setting", "value", "origin", box=None)
+    view = Table("setting", "variable", "value", "origin", box=SIMPLE_HEAD, header_style="bold")
     for row in table:
-        style = "dim" if row.origin == "default" else ""
-        view.add_row(row.key, _text(row), row.origin, style=style)
+        style = "dim" if row.origin == "default" else "cyan"
+        cells = (row.key, row.variable or "", _text(row), row.origin)
+        view.add_row(*map(Text, cells), style=style)
     Console().print(view)
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
 
+from tests.cluster_processes import environment
 from tests.e2e.programs import (
     DW,
     HEADRACE,
@@ -175,3 +179,22 @@ def test_version_and_help() -> None:
     shown = run(*HEADRACE, "serve", "--help").stdout
     assert "--parent" not in shown
     assert run(*HEADRACE, "no-such").returncode == 2
+
+
+def test_config_is_a_table_on_a_terminal_and_plain_in_a_pipe() -> None:
+    command = [*HEADRACE, "config"]
+    ours, theirs = os.openpty()
+    environ = environment(TERM="xterm", COLUMNS="200")
+    child = subprocess.Popen(command, env=environ, stdout=theirs, stdin=subprocess.DEVNULL)
+    os.close(theirs)
+    shown = b""
+    with suppress(OSError):  # Linux says so when the other end is closed
+        while part := os.read(ours, 65_536):
+            shown += part
+    os.close(ours)
+    assert child.wait(60) == 0
+    assert "setting" in shown.decode()
+    assert "\u2500\u2500\u2500" in shown.decode()
+    piped = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=True)
+    assert "\u2500" not in piped.stdout
+    assert all(line.count("\t") == 2 for line in piped.stdout.splitlines())
