@@ -35,23 +35,17 @@ from cluster.upkeep.orphans import Orphan, Orphanage
 from cluster.upkeep.step_backlog import StepBacklog
 from nodes.streams.audit import Audit
 from nodes.streams.cancels import Cancels
-from nodes.streams.codec import ProtocolError
+from nodes.streams.carrying import FLUSH_SECONDS, Carrier, carry, watch
 from nodes.streams.connection import Connection
-from nodes.streams.core import Phase
 from nodes.streams.frames import CloseReason
-from nodes.streams.results import Results, Settled, SettledStore, StepEngine
+from nodes.streams.results import BarrierPort, Results, Settled, StepEngine
 from nodes.streams.tasks import RunningStep, orphan_result, running_step
 from nodes.tracing import Spans
 
 log = structlog.get_logger(__name__)
 
-HELLO_SECONDS: Final = 10.0
 STREAM_HOLD_SECONDS: Final = 30.0
 """How long streams are held while the store is away (E2)."""
-UNSENT_BYTES: Final = 8 * 1024 * 1024
-SEND_SECONDS: Final = 30.0
-FLUSH_SECONDS: Final = 5.0
-SILENT_PINGS: Final = 2
 SUMMARY_SECONDS: Final = 1.0
 """How soon others learn what this node's workers serve."""
 
@@ -63,24 +57,6 @@ class MembershipPort(Protocol):
     def incarnation(self) -> str: ...
 
     def may_act(self) -> bool: ...
-
-
-class BarrierPort(SettledStore, Protocol):
-    """Makes the store know what runs here after it was restarted or replaced (E5)."""
-
-    def ring(self) -> None: ...
-
-
-class Carrier(Protocol):
-    """Moves messages. ``deliver`` hands over what comes, in order, until it is told False or nothing more
-    comes; any may raise when the carrier broke.
-    """
-
-    async def deliver(self, take: Callable[[bytes | str], bool]) -> None: ...
-
-    async def send(self, message: bytes) -> None: ...
-
-    async def close(self, failure: ProtocolError | None) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,56 +237,14 @@ class StreamHub:
         name = f"{self.session()}/{self._names}"
         connection = Connection(self, namespace, name, self._max_message_bytes)
         try:
-            async with trio.open_nursery() as nursery:
-                self._connections[connection] = nursery.cancel_scope
-                nursery.start_soon(self._send, connection, carrier, nursery.cancel_scope)
-                await self._receive(connection, carrier)
-                nursery.cancel_scope.cancel()
+            with trio.CancelScope() as scope:
+                self._connections[connection] = scope
+                await carry(connection, carrier, scope)
         finally:
             self._connections.pop(connection, None)
             connection.ended()
             if not self._connections:
                 self._left.set()
-
-    async def _receive(self, connection: Connection, carrier: Carrier) -> None:
-        core = connection.core
-
-        def take(message: bytes | str) -> bool:
-            connection.received(message)
-            return not core.failure and core.unsent_bytes <= UNSENT_BYTES
-
-        try:
-            await carrier.deliver(take)
-        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
-            return
-        if core.unsent_bytes > UNSENT_BYTES:
-            # It asks and asks and does not listen; looking once a second would be too late.
-            log.warning("slow_stream_reader_cut", connection=connection.name)
-            _cut(connection, self._connections[connection])
-            return
-        if not core.failure:
-            return
-        # Let the worker hear why; it is the sender that ends the connection.
-        with trio.move_on_after(FLUSH_SECONDS):
-            await trio.sleep_forever()
-
-    async def _send(self, connection: Connection, carrier: Carrier, scope: trio.CancelScope) -> None:
-        try:
-            while True:
-                await connection.output.wait()
-                connection.output = trio.Event()
-                while (message := connection.core.take()) is not None:
-                    connection.sending_since = trio.current_time()
-                    await carrier.send(message)
-                    connection.last_sent = trio.current_time()
-                    connection.sending_since = None
-                if connection.finished:
-                    with trio.move_on_after(FLUSH_SECONDS):
-                        await carrier.close(connection.core.failure)
-                    break
-        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
-            log.info("stream_connection_broke", connection=connection.name)
-        scope.cancel()
 
     async def _watch_connections(self) -> None:
         """Pings, silence, slow readers, missing hellos, and a store that stays away."""
@@ -319,30 +253,11 @@ class StreamHub:
             await trio.sleep(min(1.0, interval / 4))
             now = trio.current_time()
             for connection, scope in list(self._connections.items()):
-                self._watch(connection, scope, now, interval)
+                watch(connection, scope, now, interval, self._random)
             if self._membership.may_act():
                 self._acted_at = now
             elif now - self._acted_at > STREAM_HOLD_SECONDS:
                 self._cut_all(CloseReason.STORE_LOST)
-
-    def _watch(self, connection: Connection, scope: trio.CancelScope, now: float, interval: float) -> None:
-        if connection.core.phase is Phase.ENDED:
-            return
-        stuck = connection.sending_since is not None and now - connection.sending_since > SEND_SECONDS
-        if stuck or connection.core.unsent_bytes > UNSENT_BYTES:
-            log.warning("slow_stream_reader_cut", connection=connection.name)
-            _cut(connection, scope)
-        elif connection.core.phase is Phase.OPENING and now - connection.opened > HELLO_SECONDS:
-            connection.fail(ProtocolError("hello_timeout", "No hello came in time."))
-        elif connection.core.phase is not Phase.OPENING and now - connection.last_ping >= interval:
-            silent = now - connection.last_received >= interval
-            if silent and connection.silent_pings >= SILENT_PINGS:
-                log.info("silent_stream_connection_cut", connection=connection.name)
-                _cut(connection, scope)
-            elif silent or now - connection.last_sent >= interval:
-                connection.last_ping = now
-                connection.silent_pings += silent
-                connection.ping(f"{self._random.getrandbits(32):08x}")
 
     def _cut_all(self, reason: CloseReason) -> None:
         for connection in list(self._connections):
@@ -478,12 +393,6 @@ class StreamHub:
             except StoreError as error:
                 log.debug("served_types_not_written", reason=error.reason)
             await trio.sleep(SUMMARY_SECONDS)
-
-
-def _cut(connection: Connection, scope: trio.CancelScope) -> None:
-    # Its slots are lost now: a carrier that is stuck in a send may take until TCP gives up to end.
-    connection.ended()
-    scope.cancel()
 
 
 def _ignore(_verdict: Verdict) -> None:

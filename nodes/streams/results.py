@@ -42,6 +42,12 @@ class SettledStore(Protocol):
     async def settled(self) -> None: ...
 
 
+class BarrierPort(SettledStore, Protocol):
+    """Makes the store know what runs here after it was restarted or replaced (E5)."""
+
+    def ring(self) -> None: ...
+
+
 Settled = Callable[[Verdict], None]
 """Is told the fate of a result, once it is durable."""
 

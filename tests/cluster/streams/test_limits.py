@@ -115,7 +115,7 @@ async def test_a_connection_that_skips_hello_ends(lab: StreamLab) -> None:
 async def test_a_silent_stranger_is_sent_away(
     valkey_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nodes.streams.hub.HELLO_SECONDS", 0.2)
+    monkeypatch.setattr("nodes.streams.carrying.HELLO_SECONDS", 0.2)
     async with open_stream_lab(valkey_url, prefix, 1, ping_interval=0.2) as lab, lab[0].connect() as client:
         assert (await client.next("error"))["reason"] == "hello_timeout"
         await client.wait_ended()
@@ -166,7 +166,7 @@ async def test_r82_pongs_of_a_busy_worker_are_life(valkey_url: str, prefix: str)
 async def test_a_worker_that_does_not_read_is_cut(
     valkey_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nodes.streams.hub.UNSENT_BYTES", 10_000)
+    monkeypatch.setattr("nodes.streams.carrying.UNSENT_BYTES", 10_000)
     async with (
         open_stream_lab(valkey_url, prefix, 1, ping_interval=0.2) as lab,
         lab[0].worker("w1", "F") as w1,
