@@ -75,6 +75,19 @@ class Arrangement:
         await eventually(whole, within)
 
 
+def follow(server: Server, primary: Server) -> None:
+    """Let a server that is not running start as a replica of ``primary``, whatever it was before.
+
+    So does whoever asks Sentinel before starting one. Else it starts as a primary, perhaps an empty one,
+    and is told otherwise by Sentinel after eight seconds.
+    """
+    options = list(server.options)
+    if "--replicaof" in options:
+        at = options.index("--replicaof")
+        del options[at : at + 2]
+    server.options = (*options, "--replicaof", f"127.0.0.1 {primary.port}")
+
+
 @contextmanager
 def run_single(kind: str, directory: Path, *options: str) -> Iterator[Arrangement]:
     """One server."""
@@ -99,7 +112,7 @@ async def run_sentinel(
         (directory / "sentinel" / "sentinel.conf").write_text(
             f"sentinel monitor {SERVICE} 127.0.0.1 {primary.port} 1\n"
             f"sentinel down-after-milliseconds {SERVICE} 500\n"
-            f"sentinel failover-timeout {SERVICE} 10000\n"
+            f"sentinel failover-timeout {SERVICE} 5000\n"
         )
         sentinel = Sentinel(kind, directory / "sentinel", free_port())
         sentinel.start()

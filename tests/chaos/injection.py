@@ -10,6 +10,7 @@ from typing import Final
 import redis
 import trio
 
+from tests.chaos.arrangements import follow
 from tests.chaos.plan import Fault, Planned
 from tests.chaos.record import FaultBegan, FaultEnded, Recorder
 from tests.chaos.site import Site
@@ -225,6 +226,7 @@ class Injector:
                 return False
 
         await eventually(promoted, FAIL_OVER_SECONDS)
+        follow(old, store.primaries()[0])
         await trio.to_thread.run_sync(old.start)
         await store.in_sync()
 

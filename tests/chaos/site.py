@@ -43,8 +43,8 @@ class Layout:
     slots: int = 4
     """Of a worker process of the stream plane."""
     replicas: int = 1
-    """Of the primary under Sentinel. With ``replica:1``, one more than that lets work go on at once after a
-    fail-over; with just that one it waits until the old primary is back as the new one's replica."""
+    """Of the primary under Sentinel. ``replica:N`` keeps its promise with just N of them: with more, Sentinel
+    may promote one that was not among those that had confirmed."""
     durability: str = ""
     tampered: bool = True
     """With a proxy between each node and Redis, and a clock of the first node that can be moved."""
