@@ -209,3 +209,8 @@ def _check_replicas(server: _Server, durability: Durability) -> None:
             f"Redis at {where} has {connected} replicas, durability needs {durability.replicas}: "
             "writes are not confirmed until they are there"
         )
+    elif connected is not None and int(connected) > durability.replicas:
+        server.warnings.append(
+            f"Redis at {where} has {connected} replicas, durability waits for {durability.replicas}: "
+            f"a fail-over may promote one that has not confirmed, set replica:{connected}"
+        )

@@ -12,6 +12,7 @@ import trio
 from cluster.errors import StartupError
 from cluster.store import checks
 from cluster.store.checks import check_server
+from tests.scripted import scripted_redis
 from tests.servers import KINDS, Server, run_cluster, run_server
 from tests.waiting import PATIENCE
 
@@ -53,6 +54,14 @@ async def test_settings_that_break_promises(server: Server) -> None:
         assert "set appendonly yes" in warning
         client.config_set("maxmemory-policy", "allkeys-lru")
         assert "set maxmemory-policy noeviction" in await refusal(server.url)
+
+
+async def test_more_replicas_than_confirm_are_warned_of() -> None:
+    """Sentinel may promote one of the others."""
+    async with scripted_redis() as server:
+        server.info["connected_slaves"] = "2"
+        assert any("set replica:2" in warning for warning in await check_server(server.url, "replica:1"))
+        assert not any("has 2 replicas" in warning for warning in await check_server(server.url, "replica:2"))
 
 
 async def test_a_promise_broken_later_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
