@@ -110,12 +110,13 @@ class Soak:
 
     async def _start_flows(self, url: str) -> None:
         while not self.stopping:
+            if self.open >= self.queued:
+                await self._room.wait()
+                continue
             async with connect(url) as connection:
                 for _ in range(REQUESTS):
-                    while self.open >= self.queued:
-                        await self._room.wait()
-                    if self.stopping:
-                        return
+                    if self.stopping or self.open >= self.queued:
+                        break
                     self.open += 1
                     body = {"flow_type": FLOW, "flow_id": f"f{next(self._numbers)}", "start_step": STEP_TYPE}
                     await connection.post("/flows", body)
