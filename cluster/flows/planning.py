@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -38,6 +38,7 @@ DROPS_AT_ONCE: Final = 50
 LEASE_MARGIN_MS: Final = 5_000
 RETURNED: Final = "returned"
 """Marker behind which attempts stand aside that came back again and again."""
+NOTHING_FIXED: Final[Mapping[str, str | bytes]] = {}
 _CHUNK: Final = 500
 _STORING: Final = frozenset({ReadyStep, Append})
 """Effects that need room in the store."""
@@ -90,13 +91,15 @@ def plan(
     changes: Changes,
     placement: Placement,
     taker: Taker | None = None,
+    fixed: Mapping[str, str | bytes] = NOTHING_FIXED,
 ) -> Planned:
     """Add what ``changes`` asks for to ``tx``. ``run`` is the run before the decision; the id of the request
-    becomes its next version. The first step that becomes ready may go to ``taker``.
+    becomes its next version. The first step that becomes ready may go to ``taker``. ``fixed`` are fields
+    that a new run has besides, and keeps.
     """
     info, state = run.info, changes.state
     key = keys.run(tx.partition, info.run_id)
-    fields: dict[str, str | bytes] = {"v": tx.request_id, "s": encode_record(state)}
+    fields: dict[str, str | bytes] = {**fixed, "v": tx.request_id, "s": encode_record(state)}
     ended: list[str] = []
     for k, step in changes.steps.items():
         if step is None:

@@ -146,20 +146,17 @@ class Starts(FlowDecider):
             tx.expect_equal(flow_key, "run", previous.run_id)
             self._end_previous(tx, previous, now_ms)
         tx.hset(flow_key, {"run": run_id, "runs": info.run_number})
-        tx.hset(
-            keys.run(partition, run_id),
-            {
-                "fl": "1",
-                "i": encode_record(info),
-                "wid": flow_id,
-                "type": info.flow_type,
-                "st": changes.state.status.value,
-            },
-        )
+        fixed: dict[str, str | bytes] = {
+            "fl": "1",
+            "i": encode_record(info),
+            "wid": flow_id,
+            "type": info.flow_type,
+            "st": changes.state.status.value,
+        }
         tx.redis("ZADD", keys.flows(partition, info.namespace), now_ms, run_id)
         run = FlowRun(info=info, state=FlowState())
         try:
-            written = plan(tx, keys, run, changes, self._placement).written
+            written = plan(tx, keys, run, changes, self._placement, fixed=fixed).written
             applied_now = await self._store.commit(tx)
         except TransactionTooLarge as error:
             raise Refused("payload_too_large", str(error), status=422) from error

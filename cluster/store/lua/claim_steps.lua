@@ -175,75 +175,78 @@ local function oldest(g)
   return known
 end
 
--- Info of its run and record of its execution if the task may be handed out from this place; one that may
--- not loses the place.
+-- The task if it may be handed out from this place: its record, info of its run, record of its execution. One
+-- that may not loses the place.
 local function alive(id, queue, entry)
-  local key = P .. ':task:' .. id
-  local r = redis.call('HMGET', key, 's', 'qi', 'h', 'y', 'run')
-  local here = r[2] == entry and r[3] .. ':' .. r[4] == queue
-  if r[1] == 'r' and here then
-    local run = redis.call('HMGET', P .. ':run:' .. r[5], 'c', 'i', 'x:' .. string.match(id, '%d+$'))
+  local r = step_record(id)
+  local here = r.entry == entry and r.heads .. ':' .. r.type_part == queue
+  if r.state == 'r' and here then
+    local run = redis.call('HMGET', P .. ':run:' .. r.run, 'c', 'i', 'x:' .. string.match(id, '%d+$'))
     if not run[1] then
-      return run[2], run[3]
+      return { id = id, entry = entry, record = r, info = run[2], step = run[3] }
     end
-    redis.call('DEL', key)
+    redis.call('DEL', P .. ':task:' .. id)
     redis.call('ZREM', P .. ':timers', 'sticky ' .. id)
   end
   if entry == 'b' then
     redis.call('ZREM', P .. ':b:' .. queue, id)
-  elseif not (r[1] == 'l' and here) then
+  elseif not (r.state == 'l' and here) then
     discard_entry(queue, entry)
   end
   return nil
 end
 
--- The oldest returned task of a queue that the worker may have, as `alive` describes it, and its ready time.
+-- The oldest returned task of a queue that the worker may have, and its ready time; how many were passed over,
+-- how many were dead, and whether there were any at all.
 local function search_back(queue, worker)
   local first = redis.call('ZRANGE', P .. ':b:' .. queue, 0, SEARCH_LIMIT - 1, 'WITHSCORES')
   local passed, dead = 0, 0
   for i = 1, #first, 2 do
-    local excluded = redis.call('HGET', P .. ':task:' .. first[i], 'ex')
-    local info, step = alive(first[i], queue, 'b')
-    if not info then
+    local task = alive(first[i], queue, 'b')
+    local excluded = task and task.record.excluded
+    if not task then
       dead = dead + 1
     elseif excluded and string.find(excluded, ' ' .. worker .. ' ', 1, true) then
       passed = passed + 1
     else
-      return { id = first[i], entry = 'b', info = info, step = step }, tonumber(first[i + 1]), passed, dead
+      return task, tonumber(first[i + 1]), passed, dead, true
     end
   end
-  return nil, nil, passed, dead
+  return nil, nil, passed, dead, #first > 0
 end
 
+-- The first two undelivered entries of a queue.
 local function next_new(queue)
-  local cursor = redis.call('HGET', P .. ':cur', queue)
-  local entry = redis.call('XRANGE', P .. ':q:' .. queue, cursor and '(' .. cursor or '-', '+', 'COUNT', 1)[1]
-  return entry and tonumber(entry[2][4])
+  local cursor = cursor_of(queue)
+  local entries = redis.call('XRANGE', P .. ':q:' .. queue, cursor and '(' .. cursor or '-', '+', 'COUNT', 2)
+  return entries[1], entries[2]
 end
 
--- Task for the worker, with its entry, info and record; or nil and whether the queue holds only what leaves
--- him out, and whether too many dead entries were in the way.
+-- Task for the worker, and the ready time of what follows it in the queue (nil for nothing); or nil, that
+-- time, whether the queue holds only what leaves him out, and whether too many dead entries were in the way.
 local function take_for(worker, queue)
-  local returned, score, passed, dead = search_back(queue, worker)
-  local fresh = next_new(queue)
-  if fresh and not (returned and score <= fresh) then
+  local returned, score, passed, dead, any_back = search_back(queue, worker)
+  local fresh, second = next_new(queue)
+  if fresh and not (returned and score <= tonumber(fresh[2][4])) then
     for _ = 1, SEARCH_LIMIT do
       local id, entry = take_new(queue)
       if not id then
         break
       end
-      local info, step = alive(id, queue, entry)
-      if info then
-        return { id = id, entry = entry, info = info, step = step }
+      local task = alive(id, queue, entry)
+      if task and entry == fresh[1] and not any_back then
+        return task, second and tonumber(second[2][4]) or nil
+      elseif task then
+        return task, next_ready(queue)
       end
       dead = dead + 1
     end
   end
   if returned then
     redis.call('ZREM', P .. ':b:' .. queue, returned.id)
-    return returned
+    return returned, next_ready(queue)
   end
-  return nil, passed > 0 and dead == 0, dead >= SEARCH_LIMIT
+  return nil, next_ready(queue), passed > 0 and dead == 0, dead >= SEARCH_LIMIT
 end
 
 -- The ticket to hand out under, which the permit has less from now on; "" where none are needed.
@@ -287,15 +290,15 @@ local function serve()
   end
   P = bases[b][1]
   local queue = heads_names[h] .. ':' .. type_part
-  local task, only_excluding, too_many_dead = take_for(groups[g][2], queue)
-  local following = next_ready(queue)
-  set_head(heads_names[h], type_part, following)
+  local task, following, only_excluding, too_many_dead = take_for(groups[g][2], queue)
+  replace_head(heads_names[h], type_part, following, found[1])
   ready[b][h][type_part] = following or false
   if task then
     local ticket = use(q)
-    local attempt, delivery = lease_to_stream(task.id, task.entry, groups[g][1], session, ticket)
+    local r = task.record
+    lease_to_stream(task.id, r, task.entry, groups[g][1], session, ticket)
     groups[g][3] = groups[g][3] - 1
-    claims[#claims + 1] = { g - 1, b - 1, task.id, attempt, delivery, text(now), task.info, task.step, q - 1, ticket }
+    claims[#claims + 1] = { g - 1, b - 1, task.id, r.attempt, r.delivery, text(now), task.info, task.step, q - 1, ticket }
   elseif only_excluding or too_many_dead then
     blocked[place(g, b, h, type_part)] = true
     if following then

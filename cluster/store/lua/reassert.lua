@@ -53,7 +53,7 @@ local function reassert(id, attempt, delivery, owner, token, expires, ticket, ca
     discard_entry(queue, entry)
   end
   if token == '' then
-    lease_to_stream(id, 'b', owner, session, ticket)
+    lease_to_stream(id, step_record(id), 'b', owner, session, ticket)
   else
     lease_to_poll(id, 'b', owner, token, ticket, call, registration)
   end

@@ -18,7 +18,7 @@ from tests.cluster.flows.lab import SESSION, HandOut, Lab, complete, go_to
 STEPS = 20
 CHAIN_COMMANDS = 22
 """Of the end of a step with the hand-out of the next, the round trip and the clock included."""
-SHORT_COMMANDS = 67
+SHORT_COMMANDS = 52
 """Of a flow of one step: its start, the claim, its end."""
 OCCASIONAL = ("info", "script|load", "pexpire")
 """Looking, the first use of a script, the first count in 10 s."""

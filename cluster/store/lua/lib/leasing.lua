@@ -38,17 +38,23 @@ local function lease_to_poll(id, entry, owner, token, ticket, call, registration
   start_clock(key, r[2], r[3], r[4])
 end
 
--- Hands a step to a slot on a stream of `session`; returns its attempt and delivery.
-local function lease_to_stream(id, entry, worker, session, ticket)
+-- What is read of the record of a step that may be handed out.
+local function step_record(id)
+  local r = redis.call('HMGET', P .. ':task:' .. id, 's', 'qi', 'h', 'y', 'run', 'ex', 'n', 'd', 'tm', 'th', 'tc', 'hh',
+    'hy', 'ls')
+  return { state = r[1], entry = r[2], heads = r[3], type_part = r[4], run = r[5], excluded = r[6], attempt = r[7],
+    delivery = r[8], timer = r[9], after = r[10], cap = r[11], home = r[12], home_type = r[13], lease = r[14] }
+end
+
+-- Hands a step, with its record, to a slot on a stream of `session`.
+local function lease_to_stream(id, r, entry, worker, session, ticket)
   local key = P .. ':task:' .. id
   redis.call('HSET', key, 's', 'l', 'o', worker, 'ss', session, 'la', text(now), 'qi', entry)
-  local r = redis.call('HMGET', key, 'tm', 'th', 'tc', 'hh', 'hy', 'h', 'ls', 'n', 'd')
-  come_home(id, key, r[4], r[5])
+  come_home(id, key, r.home, r.home_type)
   hold_ticket(id, key, ticket)
-  local heads = r[4] or r[6]
-  redis.call('ZADD', P .. ':lq:' .. task_queue(heads), text(now + tonumber(r[7])), id)
+  local heads = r.home or r.heads
+  redis.call('ZADD', P .. ':lq:' .. task_queue(heads), text(now + tonumber(r.lease)), id)
   redis.call('SADD', P .. ':on:' .. session, id)
   count('d', heads)
-  start_step_clock(r[1], r[2], r[3])
-  return r[8], r[9]
+  start_step_clock(r.timer, r.after, r.cap)
 end

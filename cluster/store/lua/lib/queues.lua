@@ -13,13 +13,23 @@
 local GROUP = 'g'
 local CONSUMER = 'h'
 
+-- The last delivered entry of each queue that a script works on, false for none; who delivers says so here.
+local cursors = {}
+local function cursor_of(queue)
+  local place = P .. queue
+  if cursors[place] == nil then
+    cursors[place] = redis.call('HGET', P .. ':cur', queue)
+  end
+  return cursors[place]
+end
+
 local function next_ready(queue)
   local best
   local back = redis.call('ZRANGE', P .. ':b:' .. queue, 0, 0, 'WITHSCORES')
   if back[2] then
     best = tonumber(back[2])
   end
-  local cursor = redis.call('HGET', P .. ':cur', queue)
+  local cursor = cursor_of(queue)
   local first = cursor and ('(' .. cursor) or '-'
   local entry = redis.call('XRANGE', P .. ':q:' .. queue, first, '+', 'COUNT', 1)[1]
   if entry then
@@ -31,9 +41,13 @@ local function next_ready(queue)
   return best
 end
 
-local function set_head(heads, type_part, ready)
+local function head_of(heads, type_part)
+  return tonumber(redis.call('ZSCORE', P .. ':h:' .. heads, type_part) or nil)
+end
+
+-- Makes `ready` (nil for no work) the head, which was `old` (nil for none).
+local function replace_head(heads, type_part, ready, old)
   local key = P .. ':h:' .. heads
-  local old = tonumber(redis.call('ZSCORE', key, type_part) or nil)
   if old == ready then
     return
   end
@@ -47,10 +61,14 @@ local function set_head(heads, type_part, ready)
   end
 end
 
+local function set_head(heads, type_part, ready)
+  replace_head(heads, type_part, ready, head_of(heads, type_part))
+end
+
 local function lower_head(heads, type_part, ready)
-  local old = tonumber(redis.call('ZSCORE', P .. ':h:' .. heads, type_part) or nil)
+  local old = head_of(heads, type_part)
   if not old or ready < old then
-    set_head(heads, type_part, ready)
+    replace_head(heads, type_part, ready, old)
   end
 end
 
@@ -144,11 +162,12 @@ end
 local function enqueue(id, run, heads, type_part, attempt, lease, timer, after, cap, body)
   local queue = heads .. ':' .. type_part
   local stream = P .. ':q:' .. queue
-  if redis.call('EXISTS', stream) == 0 then
+  local entry = redis.call('XADD', stream, 'NOMKSTREAM', '*', 't', id, 'r', text(now))
+  if not entry then
     redis.call('XGROUP', 'CREATE', stream, GROUP, '0', 'MKSTREAM')
     register(heads, type_part)
+    entry = redis.call('XADD', stream, '*', 't', id, 'r', text(now))
   end
-  local entry = redis.call('XADD', stream, '*', 't', id, 'r', text(now))
   create(id, run, heads, type_part, attempt, lease, timer, after, cap, body, { 's', 'r', 'qi', entry })
   lower_head(heads, type_part, now)
   count('a', heads)
@@ -285,7 +304,7 @@ end
 -- same type; else in its queue. `behind` says that such work waits in another partition.
 local function offer(id, run, heads, type_part, attempt, lease, timer, after, cap, body, worker, behind, sync, wait)
   local namespace, flow_type = string.match(heads, '^[^:]*:([^:]*):([^:]*)')
-  local head = tonumber(redis.call('ZSCORE', P .. ':h:' .. heads, type_part) or nil)
+  local head = worker ~= '' and behind ~= '1' and head_of(heads, type_part)
   if worker == '' or behind == '1' or (head and head <= now - tonumber(sync))
     or not may_take(namespace .. ':' .. worker, flow_type, type_part) then
     enqueue(id, run, heads, type_part, attempt, lease, timer, after, cap, body)

@@ -22,10 +22,12 @@ local function take_new(queue)
     local last = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
     if last then
       redis.call('HSET', P .. ':cur', queue, last[1])
+      cursors[P .. queue] = last[1]
     end
     return nil
   end
   redis.call('HSET', P .. ':cur', queue, read[1])
+  cursors[P .. queue] = read[1]
   return read[2][2], read[1]
 end
 
