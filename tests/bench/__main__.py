@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -91,6 +92,9 @@ def main() -> None:
     except ValueError as error:
         parser.error(str(error))
     only = frozenset(filter(None, asked.peers.split(",")))
+    # Whoever ends this program so ends what it has started too, and keeps what was published.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     say("machine", machine())
     for peer in (*peers, *(WORKFLOWS if "W5" in wanted else ())):
         if peer.installed and (not only or peer.name in only):
