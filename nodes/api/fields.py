@@ -7,6 +7,7 @@ are trimmed, an empty string is a missing one, and all errors are reported toget
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, TypeVar
@@ -20,6 +21,9 @@ from cluster.errors import ValidationFailed
 LONGEST_SECONDS: Final = 100 * 365 * 24 * 3600
 """No time-out may be longer: deadlines in milliseconds stay exact in every component."""
 
+_COMPARED: Final = 64
+"""How much of an unknown field's name is looked at and repeated, in characters."""
+
 _INTEGER = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 
 
@@ -27,6 +31,14 @@ class Fields(BaseModel):
     """Base of request models: unknown fields are ignored, because clients may be newer."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class ClosedFields(Fields):
+    """Base of models for which an unknown field is an error: ignored, a misspelt one would silently change
+    what is done. A client that is newer than the node hears that it asks for more than the node can do.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 Model = TypeVar("Model", bound=Fields)
@@ -92,6 +104,14 @@ def _text(error: ErrorDetails, field: str) -> str:
     return template.format(field=field, **{k: v for k, v in error.get("ctx", {}).items() if k != "field"})
 
 
+def _unknown(model: type[Fields], field: str) -> str:
+    """What to say of a field that ``model`` does not have."""
+    known = list(model.model_fields)
+    close = difflib.get_close_matches(field[:_COMPARED], known)
+    hint = f"Did you mean {' or '.join(close)}?" if close else f"Known fields are {', '.join(known)}."
+    return f"There is no field {field[:_COMPARED]}. {hint}"
+
+
 def read(model: type[Model], values: Mapping[str, Any], also: Mapping[str, list[str]] | None = None) -> Model:
     """``values`` as ``model``. Raises ValidationFailed with every field error.
 
@@ -103,7 +123,9 @@ def read(model: type[Model], values: Mapping[str, Any], also: Mapping[str, list[
     except ValidationError as failure:
         for error in failure.errors(include_url=False):
             field = ".".join(str(part) for part in error["loc"] if part != "[key]")
-            errors.setdefault(field, []).append(_text(error, field))
+            unknown = error["type"] == "extra_forbidden"
+            text = _unknown(model, field) if unknown else _text(error, field)
+            errors.setdefault(field, []).append(text)
         raise ValidationFailed(errors) from None
     if errors:
         raise ValidationFailed(errors)

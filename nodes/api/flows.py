@@ -28,7 +28,7 @@ from cluster.flows.storage import step_task_id
 from cluster.flows.wire import NAME_LENGTH, Publication, read_options, read_step
 from cluster.times import iso_ms
 from nodes.api.call import Call
-from nodes.api.fields import Fields, Integer, OptionalText, Seconds, Trimmed
+from nodes.api.fields import ClosedFields, Fields, Integer, OptionalText, Seconds, Trimmed
 from nodes.api.routes import Reply
 
 LONGEST_WAIT_SECONDS: Final = 60
@@ -40,7 +40,7 @@ _PageSize = Annotated[Annotated[int, Ge(1), Le(1000)] | None, Integer]
 _Token = Annotated[str | None, Trimmed]
 
 
-class _Start(Fields):
+class _Start(ClosedFields):
     flow_type: _Name
     start_step: _Name
     flow_id: Annotated[str, MinLen(1), MaxLen(255)] | None = None
@@ -71,18 +71,18 @@ class _Wait(Fields):
     timeout_seconds: Annotated[Annotated[int, Ge(0), Le(LONGEST_WAIT_SECONDS)] | None, Integer] = None
 
 
-class _Stop(Fields):
+class _Stop(ClosedFields):
     type: StopType = StopType.CANCEL
     reason: _Reason = ""
     wait: bool | None = None
 
 
-class _Publish(Fields):
+class _Publish(ClosedFields):
     value: Any = None
     request_id: OptionalText = None
 
 
-class _Rpc(Fields):
+class _Rpc(ClosedFields):
     input: Any = None
     timeout_seconds: Annotated[float, Gt(0), Le(LONGEST_WAIT_SECONDS)] = RPC_SECONDS
     lock_attributes: Annotated[tuple[_Name, ...], MaxLen(100)] = ()

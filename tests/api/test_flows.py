@@ -68,6 +68,28 @@ async def test_from_start_to_result(client: Client, workers: Lab) -> None:
     assert [entry["event"] for entry in (await client.control("GET", more)).body["steps"]] == ["completed"]
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "field", "hint"),
+    [
+        ("", START | {"options": {"execute": {}}}, "options", "Did you mean step_options?"),
+        ("", START | {"flowId": None}, "flowId", "Did you mean flow_id?"),
+        ("/f1/stop", {"kind": "terminate"}, "kind", "Known fields are type, reason, wait."),
+        ("/f1/channels/c", {"vlaue": 1}, "vlaue", "Did you mean value?"),
+        ("/f1/rpc/total", {"inputs": 1}, "inputs", "Did you mean input?"),
+    ],
+)
+async def test_a_misspelt_member_is_refused_by_name(
+    client: Client, path: str, body: dict[str, Any], field: str, hint: str
+) -> None:
+    if path:
+        await start(client)
+    refused = await client.control("POST", f"/api/flows{path}", body)
+    assert (refused.status, refused.body["reason"]) == (422, "validation_failed")
+    assert refused.body["errors"] == {field: [f"There is no field {field}. {hint}"]}
+    flow = await client.control("GET", "/api/flows/f1")
+    assert flow.body.get("status") == ("running" if path else None), "nothing was done"
+
+
 async def test_waiting_ends_with_the_flow_wherever_it_ends(
     client: Client, workers: Lab, another_node: OpenNode
 ) -> None:
