@@ -100,7 +100,7 @@ def run_single(kind: str, directory: Path, *options: str) -> Iterator[Arrangemen
 async def run_sentinel(
     kind: str, directory: Path, *options: str, replicas: int = 1
 ) -> AsyncIterator[Arrangement]:
-    """A primary, replicas in sync with it and one Sentinel that fails over after half a second."""
+    """A primary, replicas in sync with it and one Sentinel that fails over after a second."""
     names = ["primary", *(f"replica-{number}" for number in range(1, replicas + 1))]
     for name in (*names, "sentinel"):
         (directory / name).mkdir(parents=True)
@@ -111,7 +111,7 @@ async def run_sentinel(
         others = [stack.enter_context(run_server(kind, directory / name, *following)) for name in names[1:]]
         (directory / "sentinel" / "sentinel.conf").write_text(
             f"sentinel monitor {SERVICE} 127.0.0.1 {primary.port} 1\n"
-            f"sentinel down-after-milliseconds {SERVICE} 500\n"
+            f"sentinel down-after-milliseconds {SERVICE} 1000\n"
             f"sentinel failover-timeout {SERVICE} 5000\n"
         )
         sentinel = Sentinel(kind, directory / "sentinel", free_port())

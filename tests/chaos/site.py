@@ -24,7 +24,8 @@ FAKE_CLOCK: Final = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"
 DURABILITY: Final = {Kind.SINGLE: "fsync", Kind.SENTINEL: "replica:1", Kind.CLUSTER: "memory"}
 OPTIONS: Final = {
     Kind.SINGLE: ALWAYS,
-    Kind.SENTINEL: ("--min-replicas-to-write", "1"),
+    # A replica that is promoted before it has caught up must at least have what it had before.
+    Kind.SENTINEL: ("--min-replicas-to-write", "1", "--appendonly", "yes"),
     Kind.CLUSTER: ("--appendonly", "yes"),
 }
 
