@@ -23,7 +23,10 @@ QUARTER: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look, ``at`` seconds after the first: bytes of the store and of all nodes, numbers of things."""
+    """One look, ``at`` seconds after the first: bytes of the store and of all nodes, numbers of things.
+
+    ``keys`` are those that do not expire by themselves: the others follow the rate of work.
+    """
 
     at: float
     tasks: int
@@ -70,7 +73,8 @@ class Sampler:
 
     async def _look(self, http: httpx.AsyncClient, at: float) -> Sample:
         with self.server.client() as client:
-            used, keys = int(client.info("memory")["used_memory"]), int(client.dbsize())
+            used, databases = int(client.info("memory")["used_memory"]), client.info("keyspace")
+        keys = sum(int(one["keys"]) - int(one["expires"]) for one in databases.values())
         series = 0
         for node in self.nodes:
             text = (await http.get(f"{node.url}/metrics")).text

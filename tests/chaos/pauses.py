@@ -89,8 +89,9 @@ class Pauses:
         await trio.sleep(seconds)
         changes = [one for one in self.watch.changes[seen:] if one.old.node == node.name and one.new.owner]
         self.hand_overs += [(one.at - began) / SECOND for one in changes]
-        if seconds > LEASE_SECONDS + 2 and len(changes) < len(kept):
-            self.accepted.append(f"{node.name} stood still for {seconds:.0f} s and kept {kept} of {changes}")
+        still = [partition for partition in kept if self.watch.held[partition].node == node.name]
+        if seconds > LEASE_SECONDS + 2 and still:
+            self.accepted.append(f"{node.name} stood still for {seconds:.0f} s and kept {still}")
         for change in changes:
             self.probes += 1
             if not await housekeeping_refused(self.store, change):
