@@ -5,7 +5,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PYTEST_WORKERS ?= 2
 
-.PHONY: help demo test lint lint-deploy manifests docs bench bench-details chaos clean
+.PHONY: help demo test lint lint-deploy manifests docs bench bench-details chaos soak clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,10 @@ ROUNDS ?= 2
 chaos: .venv/.ready-test  ## break everything in turn and check what became of the work (SEED=1 ROUNDS=2)
 	@.ci/need redis-server haproxy
 	$(BIN)/python -m tests.chaos.campaign --seed $(SEED) --rounds $(ROUNDS) $(CHAOS)
+
+soak: .venv/.ready-test  ## work for 20 minutes and check that nothing grows (HEADRACE_SOAK_MINUTES=20)
+	@.ci/need redis-server
+	$(BIN)/python -m tests.chaos.soak
 
 clean:  ## remove the virtual environment and caches
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist *.egg-info
