@@ -73,7 +73,7 @@ class Soak:
     queued: int
     done: int = 0
     stopping: bool = False
-    open: int = 0
+    open: set[str] = field(default_factory=set)
     _room: trio.Event = field(default_factory=trio.Event)
     _numbers: count[int] = field(default_factory=count)
 
@@ -110,15 +110,16 @@ class Soak:
 
     async def _start_flows(self, url: str) -> None:
         while not self.stopping:
-            if self.open >= self.queued:
+            if len(self.open) >= self.queued:
                 await self._room.wait()
                 continue
             async with connect(url) as connection:
                 for _ in range(REQUESTS):
-                    if self.stopping or self.open >= self.queued:
+                    if self.stopping or len(self.open) >= self.queued:
                         break
-                    self.open += 1
-                    body = {"flow_type": FLOW, "flow_id": f"f{next(self._numbers)}", "start_step": STEP_TYPE}
+                    flow_id = f"f{next(self._numbers)}"
+                    self.open.add(flow_id)
+                    body = {"flow_type": FLOW, "flow_id": flow_id, "start_step": STEP_TYPE}
                     await connection.post("/flows", body)
 
     async def _workers(self, url: str) -> None:
@@ -132,7 +133,7 @@ class Soak:
         number = int(task["step_execution_id"].rpartition("-")[2])
         if number <= zlib.crc32(task["flow_id"].encode()) % LONGEST:
             return _GO_ON
-        self.open -= 1
+        self.open.discard(task["flow_id"])  # more than once, if its worker leaves before it is told so
         self._room.set()
         self._room = trio.Event()
         return _END
