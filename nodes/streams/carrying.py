@@ -91,10 +91,12 @@ def watch(
     connection: Connection, scope: trio.CancelScope, now: float, interval: float, random: Random
 ) -> None:
     """Look at a connection at ``now`` (trio's clock): ping one that is silent for ``interval`` seconds, and
-    end one that stays silent, takes nothing that is sent to it, or says no hello.
+    end one that stays silent, takes nothing that is sent to it, or says no hello. RPCs that nobody waits for
+    any more are cancelled.
     """
     if connection.core.phase is Phase.ENDED:
         return
+    connection.cancel_late_rpcs(now)
     stuck = connection.sending_since is not None and now - connection.sending_since > SEND_SECONDS
     if stuck or connection.core.unsent_bytes > UNSENT_BYTES:
         log.warning("slow_stream_reader_cut", connection=connection.name)

@@ -34,7 +34,7 @@ from nodes.streams.core import (
 )
 from nodes.streams.frames import CloseReason, Hello
 from nodes.streams.registration import RegistrationRefused, read_skills
-from nodes.streams.tasks import RunningStep, rpc_task, running_step, step_task
+from nodes.streams.tasks import RunningStep, rpc_seconds, rpc_task, running_step, step_task
 
 if TYPE_CHECKING:
     from nodes.streams.hub import StreamHub
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 REST_SECONDS: Final = 1.0
 """How long a worker that declined for want of capacity gets no steps."""
 RETRY_AFTER_MS: Final = 1000
+RPC_TIMED_OUT: Final = "rpc_timed_out"
+"""Reason of a cancel: the caller was told the same."""
 
 _STEP_ENDS: Final = {
     Ending.COMPLETED: ResultKind.COMPLETED,
@@ -96,6 +98,8 @@ class Connection:
         self._worker: StreamWorker | None = None
         self._skills = Skills(())
         self._open: dict[int, _Open] = {}
+        self._rpcs_end: dict[int, float] = {}
+        """Slots whose RPCs run, and when (trio's clock) nobody waits for them any more."""
 
     @property
     def finished(self) -> bool:
@@ -147,6 +151,17 @@ class Connection:
         for number, opened in self._open.items():
             if opened.step is step:
                 self.core.cancel(number, step.attempt_id, reason)
+                self.wake()
+
+    def cancel_late_rpcs(self, now: float) -> None:
+        """Ask the worker to stop the RPCs whose time was over at ``now`` (trio's clock): a handler that hangs
+        would keep its slot for ever.
+        """
+        for number in [number for number, end in self._rpcs_end.items() if now >= end]:
+            del self._rpcs_end[number]
+            run = self._open[number].rpc
+            if run is not None:
+                self.core.cancel(number, run.rpc_id, RPC_TIMED_OUT)
                 self.wake()
 
     # -- events -----------------------------------------------------------------------------
@@ -205,6 +220,7 @@ class Connection:
 
     def _forget(self, number: int) -> None:
         opened = self._open.pop(number, None)
+        self._rpcs_end.pop(number, None)
         if opened is not None:
             self._release(opened)
 
@@ -250,6 +266,9 @@ class Connection:
         if not self.core.hand_out(number, run.rpc_id, rpc_task(run)):
             return Given.GONE
         opened.rpc = run
+        seconds = rpc_seconds(run)
+        if seconds:
+            self._rpcs_end[number] = trio.current_time() + seconds
         self.wake()
         return Given.TAKEN
 
@@ -270,6 +289,7 @@ class Connection:
             self._release(opened)
         if opened.rpc is not None:
             run, opened.rpc = opened.rpc, None
+            self._rpcs_end.pop(event.slot, None)
             if event.ending is Ending.DECLINED:
                 self._hub.declines.declined(worker, item(NameKind.RPC, run.flow_type, run.name))
             run.ended(_RPC_ENDS[event.ending], event.payload)

@@ -25,6 +25,13 @@ class StepBody(msgspec.Struct, frozen=True):
     traceparent: str = ""
 
 
+class RpcBody(msgspec.Struct, frozen=True):
+    """What the node itself reads of an RPC's task."""
+
+    method_timeout_ms: int = 0
+
+
+_rpc_body = msgspec.json.Decoder(RpcBody)
 _step_body = msgspec.json.Decoder(StepBody)
 
 
@@ -121,6 +128,11 @@ def step_task(handed_out: HandedOut, step: RunningStep) -> bytes:
 def rpc_task(run: RpcRun) -> bytes:
     """The task of an RPC, as JSON."""
     return _joined(run.body, {"task_id": run.rpc_id, "attempt_id": run.rpc_id, "attempt": 1})
+
+
+def rpc_seconds(run: RpcRun) -> float:
+    """How long the caller waits for the RPC, from the hand-out on; 0: nobody said."""
+    return _rpc_body.decode(run.body).method_timeout_ms / 1000
 
 
 def _joined(body: bytes, more: dict[str, object]) -> bytes:

@@ -103,6 +103,24 @@ async def test_a_handler_that_takes_too_long(lab: StreamLab) -> None:
         await w1.next("task")
 
 
+@pytest.mark.parametrize("origin", [0, 1])
+async def test_the_handler_is_told_that_nobody_waits_any_more(lab: StreamLab, origin: int) -> None:
+    """Else one that hangs keeps its slot for ever."""
+    flow_id = await lab[0].start("F", "nobody")
+    async with lab[1].worker("w1", {"name": "F", "step_types": []}) as w1:
+        assert await refused(lab[origin], flow_id, seconds=2) == "rpc_timed_out"
+        task = await w1.next("task")
+        attempt_id = task["task"]["attempt_id"]
+        cancel = await w1.next("cancel", slot=task["slot"], attempt_id=attempt_id)
+        assert cancel["reason"] == "rpc_timed_out"
+        await w1.complete(task, {"result": "late"})
+        # The slot is as good as before, and what runs on it next is not cancelled.
+        async with calling(lab[origin], flow_id) as answered:
+            await answer(w1, await w1.next("task"))
+        assert answered == {"result": 42}
+        assert all(frame["type"] != "cancel" for frame in w1.frames)
+
+
 @pytest.mark.parametrize("node", [0, 1])
 async def test_r63_a_freed_slot_serves_rpcs_before_steps(lab: StreamLab, node: int) -> None:
     async with lab[node].worker("w1", "F") as w1:
