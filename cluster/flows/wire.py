@@ -216,13 +216,17 @@ def read_output(kind: type[Output], output: bytes | dict[str, Any] | None) -> Ou
 
 
 def read_failure(failure: dict[str, Any] | None) -> Failure:
-    """A worker's failure; one that is malformed is a failure all the same."""
+    """A worker's failure; one that is malformed is a failure all the same, and not tried again where the
+    worker said so.
+    """
+    told = failure or {}
     try:
-        return msgspec.convert(failure or {}, Failure)
+        return msgspec.convert(told, Failure)
     except msgspec.ValidationError as error:
-        message = (failure or {}).get("message")
+        message = told.get("message")
         text = message if isinstance(message, str) else f"malformed failure: {error}"
-        return Failure(message=text, type="MalformedFailure")
+        final = told.get("non_retryable") is True
+        return Failure(message=text, type="MalformedFailure", non_retryable=final)
 
 
 def read_options(options: object) -> StepOptions:

@@ -352,6 +352,13 @@ def test_limits() -> None:
 
 def test_failures_are_kept_in_bounds() -> None:
     failure = read_failure({"message": "x" * 100_000, "stack_trace": "y" * 100_000, "type": 3})
-    assert failure.type == "MalformedFailure"
+    assert (failure.type, failure.non_retryable) == ("MalformedFailure", False)
     shown = read_failure({"message": "x" * 100_000, "type": "t" * 1_000}).shown()
     assert (len(shown["message"]), len(shown["type"])) == (16_384, 256)
+
+
+def test_a_malformed_failure_stays_as_final_as_the_worker_said() -> None:
+    told = {"message": "m", "non_retryable": True, "retry_after_seconds": -1}
+    failure = read_failure(told)
+    assert (failure.message, failure.type, failure.non_retryable) == ("m", "MalformedFailure", True)
+    assert not read_failure(told | {"non_retryable": "yes"}).non_retryable
