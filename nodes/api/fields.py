@@ -79,6 +79,7 @@ _TEXTS: Final[Mapping[str, str]] = {
     "int_from_float": "The {field} field must be an integer.",
     "int_parsing": "The {field} field must be an integer.",
     "int_parsing_size": "The {field} field is too large.",
+    "greater_than": "The {field} field must be greater than {gt}.",
     "greater_than_equal": "The {field} field must be at least {ge}.",
     "less_than_equal": "The {field} field must not be greater than {le}.",
     "bool_type": "The {field} field must be true or false.",

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Final
 import orjson
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 from msgspec import Raw
+from pydantic import AfterValidator
+from pydantic_core import PydanticCustomError
 
 from cluster.errors import ValidationFailed
 from cluster.flows.clients import FlowView
@@ -40,10 +42,21 @@ _PageSize = Annotated[Annotated[int, Ge(1), Le(1000)] | None, Integer]
 _Token = Annotated[str | None, Trimmed]
 
 
+def _addressable(flow_id: str) -> str:
+    """Clients take these two out of a path before they send it, however they are escaped."""
+    if flow_id in (".", ".."):
+        text = "The flow_id field must not be . or .., which no URL can name."
+        raise PydanticCustomError("dot_segment", text)
+    return flow_id
+
+
+_FlowId = Annotated[str, MinLen(1), MaxLen(255), AfterValidator(_addressable)]
+
+
 class _Start(ClosedFields):
     flow_type: _Name
     start_step: _Name
-    flow_id: Annotated[str, MinLen(1), MaxLen(255)] | None = None
+    flow_id: _FlowId | None = None
     input: Any = None
     step_options: dict[str, Any] | None = None
     timeout_seconds: Seconds = None

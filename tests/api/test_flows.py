@@ -118,6 +118,13 @@ async def test_starting_twice(client: Client) -> None:
     assert refused.body["run_id"] == first.body["run_id"]
 
 
+@pytest.mark.parametrize("flow_id", [".", ".."])
+async def test_an_id_that_no_url_can_name_is_refused(client: Client, flow_id: str) -> None:
+    refused = await start(client, flow_id=flow_id)
+    assert (refused.status, list(refused.body["errors"])) == (422, ["flow_id"])
+    assert (await start(client, flow_id="...")).status == 201
+
+
 async def test_bad_starts(client: Client) -> None:
     for fields, field in (
         ({"flow_type": ""}, "flow_type"),
@@ -208,6 +215,10 @@ async def test_an_rpc_without_workers_says_so(client: Client) -> None:
     )
     assert (answer.status, answer.body["reason"]) == (503, "rpc_unavailable")
     assert (await client.control("GET", "/api/flows/f1")).body["locked_attributes"] == []
+    hasty = await client.control("POST", "/api/flows/f1/rpc/total", {"timeout_seconds": 0})
+    assert hasty.body["errors"] == {
+        "timeout_seconds": ["The timeout_seconds field must be greater than 0.0."]
+    }
     assert (await client.control("POST", "/api/flows/nobody/rpc/total", {})).status == 404
 
 
