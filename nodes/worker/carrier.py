@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, cast
+from urllib.parse import urlsplit
 
 import msgspec
 import trio
 import trio_websocket
 
+from nodes.worker.direct_stream import DirectStream
 from nodes.worker.errors import StreamRejected
 
 PATH: Final = "/api/streams"
@@ -32,55 +34,103 @@ class CarrierLost(Exception):
 class Carrier:
     """One open WebSocket."""
 
-    def __init__(self, socket: trio_websocket.WebSocketConnection) -> None:
+    def __init__(self, socket: trio_websocket.WebSocketConnection, stream: DirectStream) -> None:
         self._socket = socket
+        self._stream = stream
 
     async def send(self, message: bytes) -> None:
         """Raises CarrierLost."""
+        if self._socket.closed:
+            raise CarrierLost(str(self._socket.closed))
         try:
-            await self._socket.send_message(message.decode())
-        except (trio_websocket.ConnectionClosed, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            await self._stream.send_text(message)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise CarrierLost(str(error)) from error
 
-    async def receive(self) -> bytes:
-        """Raises CarrierLost."""
+    async def deliver(self, take: Callable[[bytes], None]) -> None:
+        """Give all messages to ``take``, in order, until the connection is over. Raises CarrierLost then.
+
+        ``take`` must not raise: messages may come to it from another task.
+        """
+        self._stream.attend(take)
         try:
-            message = await self._socket.get_message()
+            while True:
+                message = await self._socket.get_message()
+                take(message.encode() if isinstance(message, str) else message)
         except (trio_websocket.ConnectionClosed, trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise CarrierLost(str(error)) from error
-        return message.encode() if isinstance(message, str) else message
 
 
 @asynccontextmanager
 async def open_carrier(url: str, headers: Mapping[str, str]) -> AsyncIterator[Carrier]:
-    """A connection to the node at ``url``, closed when the block ends.
+    """A connection to the node at ``url``, closed when the block ends. What the block raises comes out as
+    it is, in no group.
 
     Raises StreamRejected with a status, or CarrierLost.
     """
-    target = f"ws{url.removeprefix('http')}{PATH}"
-    context = ssl.create_default_context() if target.startswith("wss:") else None
+    raised: Exception | None = None
     try:
-        async with trio_websocket.open_websocket_url(
-            target,
-            context,
+        async with trio.open_nursery() as nursery:
+            try:
+                with trio.fail_after(CONNECT_SECONDS):
+                    stream = DirectStream(await _dial(url), MESSAGE_BYTES)
+                    socket = await _shake_hands(nursery, stream, url, headers)
+                try:
+                    yield Carrier(socket, stream)
+                finally:
+                    with trio.move_on_after(CLOSE_SECONDS):
+                        await socket.aclose()
+            except Exception as error:
+                raised = error
+            nursery.cancel_scope.cancel()
+    except* trio_websocket.ConnectionRejected as group:
+        raised = _first(group)
+    match raised:
+        case None:
+            return
+        case trio_websocket.ConnectionRejected():
+            raise _rejection(raised) from raised
+        case trio_websocket.HandshakeError() | trio.TooSlowError() | OSError() | trio.BrokenResourceError():
+            raise CarrierLost(f"{type(raised).__name__} {raised}".strip()) from raised
+        case _:
+            raise raised
+
+
+async def _dial(url: str) -> trio.abc.Stream:
+    target = urlsplit(url)
+    host = target.hostname or ""
+    if target.scheme != "https":
+        return await trio.open_tcp_stream(host, target.port or 80)
+    context = ssl.create_default_context()
+    return await trio.open_ssl_over_tcp_stream(
+        host, target.port or 443, ssl_context=context, https_compatible=True
+    )
+
+
+async def _shake_hands(
+    nursery: trio.Nursery, stream: DirectStream, url: str, headers: Mapping[str, str]
+) -> trio_websocket.WebSocketConnection:
+    """The library's end of the WebSocket, which reads in ``nursery``. Closes the stream if it fails."""
+    target = urlsplit(url)
+    try:
+        return await trio_websocket.wrap_client_stream(
+            nursery,
+            # It names two kinds of streams, and asks for no more than any stream can.
+            cast(trio.SocketStream, stream),
+            target.netloc.rpartition("@")[2],
+            target.path + PATH,
             extra_headers=[(name.encode(), value.encode()) for name, value in headers.items()],
             max_message_size=MESSAGE_BYTES,
             receive_buffer_size=RECEIVE_BYTES,
-            connect_timeout=CONNECT_SECONDS,
-            disconnect_timeout=CLOSE_SECONDS,
-        ) as socket:
-            yield Carrier(socket)
-    except trio_websocket.ConnectionRejected as error:
-        raise _rejection(error) from error
-    except trio_websocket.DisconnectionTimeout:
-        pass
-    except (
-        trio_websocket.HandshakeError,
-        trio_websocket.ConnectionTimeout,
-        OSError,
-        trio.BrokenResourceError,
-    ) as error:
-        raise CarrierLost(f"{type(error).__name__} {error}".strip()) from error
+        )
+    except BaseException:
+        await trio.aclose_forcefully(stream)
+        raise
+
+
+def _first(group: BaseExceptionGroup[trio_websocket.ConnectionRejected]) -> trio_websocket.ConnectionRejected:
+    found = group.exceptions[0]
+    return _first(found) if isinstance(found, BaseExceptionGroup) else found
 
 
 class _Refusal(msgspec.Struct):

@@ -128,15 +128,24 @@ class Connection:
     async def _serve(self, carrier: Carrier) -> None:
         lost: CarrierLost | None = None
 
+        def take(message: bytes) -> None:
+            nonlocal lost
+            if self.ended or lost:
+                return
+            self._received_at = trio.current_time()
+            try:
+                self._receive(message)
+            except CarrierLost as error:
+                lost = error
+            if self.ended or lost:
+                nursery.cancel_scope.cancel()
+
         async def read() -> None:
             nonlocal lost
             try:
-                while not self.ended:
-                    message = await carrier.receive()
-                    self._received_at = trio.current_time()
-                    self._receive(message)
+                await carrier.deliver(take)
             except CarrierLost as error:
-                lost = error
+                lost = lost or error
             nursery.cancel_scope.cancel()
 
         async def write() -> None:
