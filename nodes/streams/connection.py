@@ -278,7 +278,7 @@ class Connection:
         if problem is not None:
             self.core.complain(number, "invalid_payload", f"The checkpoint is not valid: {problem}.")
         elif opened is not None and opened.step is not None:
-            self._hub.beat(opened.step, checkpoint)
+            self._hub.beats.beat(opened.step, checkpoint)
 
     def _task_ended(self, event: TaskEnded) -> None:
         opened = self._open.get(event.slot)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Final, Protocol
 
@@ -34,6 +35,7 @@ from cluster.store.store import Store
 from cluster.upkeep.orphans import Orphan, Orphanage
 from cluster.upkeep.step_backlog import StepBacklog
 from nodes.streams.audit import Audit
+from nodes.streams.beats import Beats
 from nodes.streams.cancels import Cancels
 from nodes.streams.carrying import FLUSH_SECONDS, Carrier, carry, watch
 from nodes.streams.connection import Connection
@@ -131,11 +133,11 @@ class StreamHub:
             repair=self._repair,
             standing=lambda: barrier.standing,
         )
+        self.beats = Beats(engine, self._cancel)
         self._cancels = Cancels(store, self.session, self._cancel, self.audit.look_for_stops)
         self._connections: dict[Connection, trio.CancelScope] = {}
         self._workers: dict[str, StreamWorker] = {}
         self._running: dict[str, tuple[RunningStep, Connection]] = {}
-        self._beating: dict[str, bytes | None] = {}
         self._streams = 0
         self._leaving = False
         self._left = trio.Event()
@@ -151,6 +153,7 @@ class StreamHub:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             await nursery.start(self.results.run)
+            await nursery.start(self.beats.run)
             await nursery.start(self.declines.run)
             await nursery.start(self.matcher.run)
             await nursery.start(self._cancels.run)
@@ -184,6 +187,7 @@ class StreamHub:
             connection.cut_slots(CloseReason.RECONNECT)
             scope.cancel()
         with trio.move_on_after(FLUSH_SECONDS):
+            await self.beats.stored()
             await self.results.drained()
             await self.presence.settled()
 
@@ -339,30 +343,7 @@ class StreamHub:
                 self.audit.soon()
             settled(verdict)
 
-        self.results.settle(result, done)
-
-    def beat(self, step: RunningStep, checkpoint: bytes | None) -> None:
-        """A running attempt is alive; of heartbeats that come faster than the store, the last counts."""
-        under_way = step.attempt_id in self._beating
-        self._beating[step.attempt_id] = checkpoint
-        if not under_way and self._nursery is not None:
-            self._nursery.start_soon(self._beat, step)
-
-    async def _beat(self, step: RunningStep) -> None:
-        while True:
-            checkpoint = self._beating[step.attempt_id]
-            try:
-                verdict = await self._engine.heartbeat(
-                    step.task_id, step.attempt, step.delivery, step.worker_id, checkpoint
-                )
-            except StoreError as error:
-                log.debug("heartbeat_not_stored", reason=error.reason)
-            else:
-                if not verdict.continue_ or verdict.cancel_requested:
-                    self._cancel(step.attempt_id, verdict.reason or "cancel_requested")
-            if self._beating[step.attempt_id] is checkpoint:
-                del self._beating[step.attempt_id]
-                return
+        self.beats.before(step.attempt_id, partial(self.results.settle, result, done))
 
     def _cancel(self, attempt_id: str, reason: str) -> bool:
         """Ask the worker of an attempt to stop; False when it does not run here."""

@@ -105,6 +105,26 @@ async def test_a3_half_closing_after_a_heartbeat_loses_the_attempt(lab: StreamLa
         assert again["task"]["checkpoint"] == {"at": 3}
 
 
+@pytest.mark.parametrize(
+    "ending",
+    [
+        {"type": "output", "failure": {"message": "no"}},
+        {"type": "output", "output": "invalid"},
+        {"type": "half_close"},
+        {"type": "reset"},
+    ],
+)
+async def test_a_checkpoint_that_came_just_before_the_end_is_kept(lab: StreamLab, ending: Frame) -> None:
+    async with lab[0].worker("w1", "F", slots=2) as w1:
+        await lab[0].start("F", options=SOON)
+        task = await w1.next("task")
+        named = {"slot": task["slot"], "attempt_id": task["task"]["attempt_id"]}
+        beats = [{"type": "heartbeat", **named, "checkpoint": {"at": at}} for at in range(9)]
+        await w1.send(*beats, named | ending)
+        again = await w1.next("task")
+        assert (attempt(again), again["task"]["checkpoint"]) == ((2, 0), {"at": 8})
+
+
 async def test_r54_resetting_loses_the_attempt(lab: StreamLab) -> None:
     async with lab[0].worker("w1", "F", slots=2) as w1:
         await lab[0].start("F", options=SOON)
