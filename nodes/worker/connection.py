@@ -291,6 +291,9 @@ class Connection:
             raise CarrierLost(f"the node sent what is no message: {error}") from error
         for frame in frames:
             match frame:
+                # The frequent ones first.
+                case Task(slot=slot) | Confirmed(slot=slot):
+                    self._receive_for(slot, frame)
                 case Ping(nonce=nonce):
                     self._send(Pong(nonce=nonce))
                 case Welcome():
@@ -309,20 +312,16 @@ class Connection:
                     raise CarrierLost(f"the node ended the connection: {frame.message} ({frame.reason})")
                 case Error():
                     log.warning("%s did not obey a frame: %s (%s)", self.url, frame.message, frame.reason)
-                case Registered() | Rejected() | Task() | Confirmed() | Cancel() | Closed():
-                    lane = self._slots.get(frame.slot or 0)
-                    if lane is not None:
-                        self._receive_for(lane, frame)
+                case Rejected(slot=slot) | Registered(slot=slot) | Cancel(slot=slot) | Closed(slot=slot):
+                    self._receive_for(slot, frame)
 
     def _receive_for(
-        self, lane: Lane, frame: Registered | Rejected | Task | Confirmed | Cancel | Closed
+        self, slot: int | None, frame: Registered | Rejected | Task | Confirmed | Cancel | Closed
     ) -> None:
+        lane = self._slots.get(slot or 0)
+        if lane is None:
+            return
         match frame:
-            case Registered():
-                self._registered(lane)
-            case Rejected():
-                self._slot_over(lane, "the slot was refused")
-                self._reject(lane, frame)
             case Task() if lane.state is LaneState.IDLE and not self._host.stopping:
                 self._task(lane, frame)
             case Confirmed() if lane.state is LaneState.SETTLING and frame.attempt_id == lane.attempt_id:
@@ -330,6 +329,11 @@ class Connection:
                     log.info("the end of attempt %s was not accepted: %s", frame.attempt_id, frame.reason)
                 lane.state = LaneState.IDLE
                 self._host.changed(lane)
+            case Registered():
+                self._registered(lane)
+            case Rejected():
+                self._slot_over(lane, "the slot was refused")
+                self._reject(lane, frame)
             case Cancel() if lane.attempt is not None and frame.attempt_id == lane.attempt_id:
                 lane.attempt.cancel(frame.reason)
             case Closed():

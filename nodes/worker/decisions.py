@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from nodes.worker.errors import DefinitionError
 from nodes.worker.options import StepOptions
@@ -19,8 +22,7 @@ NOTHING: Final = _Nothing.NOTHING
 """Stands where None would be a value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Next:
+class Next(msgspec.Struct, frozen=True):
     """One step that begins. ``options`` None: those of its definition."""
 
     step_type: str
@@ -28,8 +30,7 @@ class Next:
     options: StepOptions | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """What ``execute`` returns. Made by goto, fan_out, complete, fail and dead_end."""
 
     next: tuple[Next, ...] = ()
