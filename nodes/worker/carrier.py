@@ -91,7 +91,7 @@ async def open_carrier(url: str, headers: Mapping[str, str]) -> AsyncIterator[Ca
         case trio_websocket.ConnectionRejected():
             raise _rejection(raised) from raised
         case trio_websocket.HandshakeError() | trio.TooSlowError() | OSError() | trio.BrokenResourceError():
-            raise CarrierLost(f"{type(raised).__name__} {raised}".strip()) from raised
+            raise CarrierLost(_why(raised)) from raised
         case _:
             raise raised
 
@@ -102,9 +102,15 @@ async def _dial(url: str) -> trio.abc.Stream:
     if target.scheme != "https":
         return await trio.open_tcp_stream(host, target.port or 80)
     context = ssl.create_default_context()
-    return await trio.open_ssl_over_tcp_stream(
+    stream = await trio.open_ssl_over_tcp_stream(
         host, target.port or 443, ssl_context=context, https_compatible=True
     )
+    try:
+        await stream.do_handshake()  # here, where it can be seen why it failed
+    except BaseException:
+        await trio.aclose_forcefully(stream)
+        raise
+    return stream
 
 
 async def _shake_hands(
@@ -126,6 +132,13 @@ async def _shake_hands(
     except BaseException:
         await trio.aclose_forcefully(stream)
         raise
+
+
+def _why(error: BaseException) -> str:
+    """What went wrong, in the words of the innermost error that has some: trio's own say little."""
+    words = f"{type(error).__name__} {error}".strip()
+    cause = error.__cause__
+    return words if str(error) or cause is None else _why(cause)
 
 
 def _first(group: BaseExceptionGroup[trio_websocket.ConnectionRejected]) -> trio_websocket.ConnectionRejected:

@@ -99,7 +99,9 @@ class Line:
             for kind in {lane.kind for lane in self.lanes}:
                 self._host.rejected(kind, error, permanent)
         except (CarrierLost, CredentialError) as error:
-            log.info("no connection to %s: %s", connection.url, error)
+            # Once aloud: whoever mistyped a URL or trusts another authority would see nothing else.
+            level = logging.INFO if connection.registered_any or self._tries else logging.WARNING
+            log.log(level, "no connection to %s: %s", connection.url, error)
         finally:
             connection.ended = True
             self._connections.discard(connection)
