@@ -99,7 +99,7 @@ class NodeRpcBroker:
             try:
                 await self._listen()
             except StoreError as error:
-                log.warning("rpc_broker_not_listening", reason=error.reason, error=str(error))
+                log.warning("rpc_broker_subscription_refused", reason=error.reason, error=str(error))
                 await trio.sleep(RETRY_SECONDS)
             else:
                 return

@@ -6,6 +6,7 @@ else's request, and nobody gets a tunnel past the rules.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -20,7 +21,7 @@ from tests.api.edge import Recorder, connect, exchange, open_for_workers, open_m
 from tests.api.smuggling import HIDDEN, ONE_REQUEST, REFUSED
 from tests.cluster_processes import HOST, Balancer, NodeProcess
 from tests.nginx import nginx
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 ANSWER = b"HTTP/1.1 "
 SILENCE_SECONDS = 0.1
@@ -57,7 +58,7 @@ async def canary(address: Address, path: str, body: bytes) -> bytes:
     return await exchange(address, head.encode() + body)
 
 
-async def answered(address: Address, data: bytes, recorder: Recorder) -> bytes:
+async def answered(address: Address, data: bytes, recorder: Recorder, number: int = 0) -> bytes:
     """What comes until the end, or until every request that a node saw has its answer.
 
     Some proxies wait for more of a request, and nothing is to come then; some see later than the node that a
@@ -65,13 +66,13 @@ async def answered(address: Address, data: bytes, recorder: Recorder) -> bytes:
     """
     received = b""
     async with await connect(address) as stream:
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError), trio.fail_after(10):
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError), trio.fail_after(PATIENCE):
             await stream.send_all(data)
             while True:
                 with trio.move_on_after(SILENCE_SECONDS) as silence:
                     chunk = await stream.receive_some()
                 if silence.cancelled_caught:
-                    if received.count(ANSWER) >= len(seen(recorder)):
+                    if received.count(ANSWER) >= len(seen(recorder, number)):
                         break
                 elif not chunk:
                     break
@@ -80,9 +81,23 @@ async def answered(address: Address, data: bytes, recorder: Recorder) -> bytes:
     return received
 
 
-def seen(recorder: Recorder) -> list[Request]:
-    """The requests that came to the node, without the balancer's own."""
-    return [request for request in recorder.requests if request.raw_path not in (b"/api/ready", b"/up")]
+def marked(data: bytes, path: bytes, number: int) -> bytes:
+    """Data for ``path`` whose requests, the hidden one too, can be told from those of other numbers."""
+    mark = b"/%06d" % number
+    assert len(mark) == len(b"/hidden")
+    return data.replace(b" /x ", b" %b%b " % (path, mark)).replace(b"/hidden", mark)
+
+
+def seen(recorder: Recorder, number: int) -> list[Request]:
+    """The requests that came to the node, without the balancer's own and what an earlier number sent and
+    a balancer passed on late.
+    """
+    earlier = re.compile(rb"/(?!%06d$)\d{6}$" % number)
+    return [
+        request
+        for request in recorder.requests
+        if request.raw_path not in (b"/api/ready", b"/up") and not earlier.search(request.raw_path)
+    ]
 
 
 @pytest.mark.parametrize("kind", ["haproxy", "nginx"])
@@ -90,13 +105,13 @@ def seen(recorder: Recorder) -> list[Request]:
 async def test_balancer_and_node_see_the_same_requests(kind: str, path: str, tmp_path: Path) -> None:
     recorder = Recorder()
     async with balanced(kind, recorder, tmp_path) as address:
-        for name, data in {**REFUSED, **ONE_REQUEST}.items():
+        for number, (name, data) in enumerate({**REFUSED, **ONE_REQUEST}.items()):
             recorder.requests.clear()
-            answer = await answered(address, data.replace(b" /x ", b" %b " % path.encode()), recorder)
-            requests = seen(recorder)
+            answer = await answered(address, marked(data, path.encode(), number), recorder, number)
+            requests = seen(recorder, number)
             assert len(requests) <= answer.count(ANSWER), (name, answer)
             if name in ONE_REQUEST and requests:
-                assert [request.body for request in requests] == [HIDDEN], name
+                assert [request.body for request in requests] == [marked(HIDDEN, b"", number)], name
             mine = name.encode()
             got = await canary(address, path, mine)
             assert got.endswith(b"\r\n\r\n" + mine), (name, got)

@@ -124,7 +124,7 @@ def test_serve_ends_orderly(valkey_url: str, prefix: str) -> None:
     with started(*HEADRACE, "serve", "--listen", f"127.0.0.1:{port}", "--node-name", "n1", env=env) as node:
         assert node.stderr is not None
         said = ""
-        while '"serving"' not in said:
+        while '"serving_started"' not in said:
             line = node.stderr.readline()
             said += line
             assert line, said

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from dataclasses import fields
 from functools import cache
 from io import TextIOWrapper
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, Final
 
 import typer
@@ -164,13 +166,26 @@ def _not_understood(dw: Dw, error: Exception) -> CallFailed:
 def _watch(dw: Dw, entry: Command, given: Mapping[str, Any], interval: float) -> None:
     """Show the result whenever it changed, until Ctrl-C."""
     shown = None
-    while True:
-        dw.client.patience.renew()
-        result = entry.run(dw, **given)
-        if result is not None and result != shown:
-            dw.screen.snapshot(result, entry.view)
-            shown = result
-        time.sleep(interval)
+    interrupted = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        # Noted too, because an exception that comes up in a finalizer is dropped by Python.
+        nonlocal interrupted
+        interrupted = True
+        signal.default_int_handler(number, frame)
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        while not interrupted:
+            dw.client.patience.renew()
+            result = entry.run(dw, **given)
+            if result is not None and result != shown:
+                dw.screen.snapshot(result, entry.view)
+                shown = result
+            time.sleep(interval)
+        raise KeyboardInterrupt
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _placed(result: Result, entry: Command, dw: Dw) -> Result:

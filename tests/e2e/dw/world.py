@@ -115,6 +115,7 @@ class World:
         return task
 
     def leased_query(self) -> str:
+        self.worker(WORKER)  # anew: nobody asks a worker that has said nothing for a minute
         run = self.post("workflows", {"workflow_type": "pay", "task_queue": "payments"})
         path = f"workflows/{run['workflow_id']}/query/state"
         threading.Thread(target=self.http.post, args=(path,), kwargs={"json": {}}, daemon=True).start()
