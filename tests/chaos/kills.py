@@ -10,14 +10,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 import trio
 
+from cluster.store.keys import Keys
 from tests.chaos.arrangements import Kind
-from tests.chaos.campaign import close_site, note_remains
+from tests.chaos.campaign import PREFIX, close_site, note_remains
 from tests.chaos.checker import Broken, check
 from tests.chaos.programs import run_program
 from tests.chaos.record import (
@@ -35,12 +37,15 @@ from tests.chaos.recorded_worker import ACTIVITY
 from tests.chaos.recovery import SECOND, Spread, back_after, longest_silence, spread
 from tests.chaos.site import CAP, TENANTS, Layout, Site, open_site
 from tests.chaos.steady import Steady
+from tests.waiting import eventually
 
 CALM_SECONDS: Final = 3.0
 """Before the first kill and after the last one."""
 SETTLE_SECONDS: Final = 90.0
 """For work that was under way: what a dead node had handed out comes back after ten seconds."""
 NODE_KILLED: Final = "node killed"
+_ALIVE: Final = Keys(PREFIX).sessions("alive")
+_PRESENCE: Final = f"{PREFIX}:{{p*}}:ses:*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +104,22 @@ async def run_kills(
                 steady.stopping.set()
             await site.whole()
             await steady.look_back(SETTLE_SECONDS)
+            await eventually(partial(_buried, site), SETTLE_SECONDS)
             complaints = await close_site(site)
             await note_remains(site, recorder)
         lines = read_lines(site.records())
     return judge(lines, steady.offered, rate, complaints)
+
+
+def _buried(site: Site) -> bool:
+    """Whether the sessions of nodes that were killed are over, and what they said of their workers is gone."""
+    alive: set[bytes] = set()
+    spoken: set[bytes] = set()
+    for server in site.store.primaries():
+        with server.client() as client:
+            alive |= {bytes(session) for session in client.zrange(_ALIVE, 0, -1)}
+            spoken |= {key.rpartition(b":")[2] for key in client.scan_iter(_PRESENCE, count=1000)}
+    return len(alive) == len(site.cluster.nodes) and spoken <= alive
 
 
 async def _kill_in_turn(site: Site, recorder: Recorder, kills: int, every: float) -> None:

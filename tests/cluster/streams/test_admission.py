@@ -32,6 +32,8 @@ from tests.waiting import eventually
 
 SOON = {"execute": {"retry": {"initial_interval_seconds": 0.05, "maximum_attempts": 2}}}
 LIMIT = 2
+LOOKS = 0.5
+"""Seconds between looks: of two nodes that reach for the last permit at once both may find it taken."""
 
 
 def limits(key: str = "F", **fields: Any) -> dict[str, Any]:
@@ -40,7 +42,7 @@ def limits(key: str = "F", **fields: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def limited_lab(url: str, prefix: str, **fields: Any) -> AsyncIterator[StreamLab]:
-    async with open_stream_lab(url, prefix, limits=limits(**fields)) as lab:
+    async with open_stream_lab(url, prefix, limits=limits(**fields), peek_seconds=LOOKS) as lab:
         yield lab
 
 
