@@ -112,7 +112,7 @@ async def run_kills(
 
 
 def _buried(site: Site) -> bool:
-    """Whether the sessions of nodes that were killed are over, and what they said of their workers is gone."""
+    """Whether the sessions of nodes that were killed are over, and what those said of their workers."""
     alive: set[bytes] = set()
     spoken: set[bytes] = set()
     for server in site.store.primaries():
