@@ -81,7 +81,7 @@ def test_processes_are_found_with_what_descends_from_them() -> None:
 
 
 def test_cpu_of_children_that_have_ended_counts() -> None:
-    burn = "import time\nwhile time.process_time() < 0.3: pass"
+    burn = "import time\nwhile time.process_time() < 0.6: pass"
     program = (
         f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}]);"
         "print(1, flush=True); input()"
@@ -92,7 +92,7 @@ def test_cpu_of_children_that_have_ended_counts() -> None:
         assert parent.stdout is not None
         parent.stdout.readline()
         assert tree(parent.pid) == [parent.pid]
-        assert tree_cpu_seconds(parent.pid) >= 0.3
+        assert tree_cpu_seconds(parent.pid) >= 0.5  # the system counts in hundredths
         parent.communicate(b"\n")
 
 
