@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -434,3 +436,28 @@ def test_task_queues_are_shown(answer: Callable[[Handler], None], capsys: pytest
     assert "* no free slot" in capsys.readouterr().out
     assert seen[1:3] == ["/api/task-queues/pay%20ments"] * 2
     assert seen[3] == "/api/task-queues/pay%20ments/why?task=T-w1"
+
+
+class _Careless:
+    """Is interrupted while it is finalized, where Python drops every exception."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_watch_ends_though_python_dropped_the_interrupt() -> None:
+    looks = 0
+
+    def look(_dw: object) -> None:
+        nonlocal looks
+        looks += 1
+        _Careless()
+
+    dw: Any = SimpleNamespace(client=SimpleNamespace(patience=SimpleNamespace(renew=lambda: None)))
+    entry: Any = SimpleNamespace(run=look)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        program._watch(dw, entry, {}, 0.01)
+    assert looks == 1
+    assert signal.getsignal(signal.SIGINT) is before
