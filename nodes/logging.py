@@ -34,7 +34,9 @@ def configure_logging(level: str, form: LogFormat, *, node: str = "", stream: Te
     if as_json:
         renderers = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(_json)]
     else:
-        renderers = [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
+        # The default shows local variables when rich is there: payloads and tokens among them.
+        plain = structlog.dev.plain_traceback
+        renderers = [structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=plain)]
 
     number = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(

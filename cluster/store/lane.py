@@ -20,6 +20,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -157,8 +158,9 @@ class Lane:
                 try:
                     self._serve(batch)
                 except Exception as error:  # a lane that dies would leave its callers asleep
-                    _log.exception("lane_failed")
                     self._recover(batch, error)
+                    with suppress(Exception):  # what the program logs with may fail too
+                        _log.exception("lane_failed")
                 self._hand_over()
         finally:
             self._give_up()

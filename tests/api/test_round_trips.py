@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from functools import partial
 from itertools import count
 from typing import Any
@@ -23,34 +24,42 @@ ROUNDS = 10
 Cost = dict[str, int]
 
 _numbers = count()
+_asking = ContextVar("asking", default=False)
+"""Tasks that run already, as a node's own do, keep their value of it."""
 
 
 class Asked:
-    """Commands and scripts a node sends, by name."""
+    """Commands and scripts a node sends for whoever asks it, by name; not what it does by itself."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._counted: Counter[str] = Counter()
         run, call = Store.run, Store.call
 
         async def counted_run(store: Store, script: str, *args: Any, **more: Any) -> Any:
-            self._counted[script] += 1
+            self._count(script)
             return await run(store, script, *args, **more)
 
         async def counted_call(store: Store, *command: Any, **more: Any) -> Any:
-            self._counted[str(command[0])] += 1
+            self._count(str(command[0]))
             return await call(store, *command, **more)
 
         monkeypatch.setattr(Store, "run", counted_run)
         monkeypatch.setattr(Store, "call", counted_call)
 
+    def _count(self, name: str) -> None:
+        if _asking.get():
+            self._counted[name] += 1
+
     async def by_each(self, jobs: list[Callable[[], Awaitable[object]]]) -> Cost:
         """What every one of ``jobs`` makes the node ask.
 
-        What comes up less often is not theirs: it is read once and kept, or the node does it by itself.
+        What comes up less often is not theirs: it is read once and kept.
         """
         self._counted.clear()
+        _asking.set(True)
         for job in jobs:
             await job()
+        _asking.set(False)
         return {name: number // len(jobs) for name, number in self._counted.items() if number >= len(jobs)}
 
 

@@ -54,6 +54,22 @@ def test_exceptions_are_one_line() -> None:
     assert all("ValueError: bad" in line["exception"] for line in lines)
 
 
+def test_exceptions_on_a_terminal_show_no_values() -> None:
+    stream = io.StringIO()
+    configure_logging("info", LogFormat.CONSOLE, stream=stream)
+
+    def fail(token: str) -> None:
+        raise ValueError(f"bad, {len(token)} characters")
+
+    try:
+        fail("-".join(["very", "secret"]))
+    except ValueError:
+        structlog.get_logger().exception("failed")
+        logging.getLogger("x").exception("failed too")
+    assert stream.getvalue().count("ValueError: bad, 11 characters") == 2
+    assert "very-secret" not in stream.getvalue()
+
+
 def test_lines_below_the_level_are_dropped() -> None:
     stream = io.StringIO()
     configure_logging("warning", LogFormat.CONSOLE, stream=stream)

@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 from cluster.errors import OutcomeUnknown, StartupError, StoreError, StoreUnavailable
+from cluster.store import lane
 from cluster.store.checks import check_server
 from cluster.store.lane import Lane
 from cluster.store.pipe import open_pipe
@@ -92,6 +93,7 @@ async def test_an_internal_error_fails_its_batch_and_not_the_lane(
         assert await pipe.execute(["INCR", "n"]) == b"OK"
         with monkeypatch.context() as patch:
             patch.setattr(Lane, "_settle", None)
+            patch.setattr(lane, "_log", None)  # a logger that fails as well
             with trio.fail_after(PATIENCE), pytest.raises(OutcomeUnknown, match="internal error"):
                 await pipe.execute(["INCR", "n"])
         assert await pipe.execute(["INCR", "n"]) == b"OK"
