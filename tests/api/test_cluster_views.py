@@ -112,7 +112,9 @@ async def test_partitions_show_what_waits_in_them(node: Node, client: Client) ->
         "register",
         {"worker_id": "w", "task_queue": "q0", "runtime": "python", "supported_workflow_types": ["t"]},
     )
-    taken = await client.worker("POST", "workflow-tasks/poll", {"worker_id": "w", "task_queue": "q0"})
+    taken = await client.worker(
+        "POST", "workflow-tasks/poll", {"worker_id": "w", "task_queue": "q0", "timeout_seconds": 30}
+    )
     assert taken.body["task"] is not None
     rows = (await _get(client, "/api/partitions"))["partitions"]
     assert sum(row["backlog"] for row in rows) == 2

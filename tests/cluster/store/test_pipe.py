@@ -205,7 +205,7 @@ async def test_batches_are_bounded(proxy: FaultProxy, prefix: str) -> None:
             for _ in range(5 * BATCH_COMMANDS):
                 nursery.start_soon(store.call, "INCR", f"{prefix}:n")
         after = store.statistics().pipe
-        assert after.commands - before.commands == 5 * BATCH_COMMANDS
+        assert after.commands - before.commands >= 5 * BATCH_COMMANDS
         assert after.batches - before.batches >= 5
         big = b"x" * 600_000
         async with trio.open_nursery() as nursery:
