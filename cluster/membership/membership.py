@@ -92,7 +92,7 @@ class Membership:
         self._tenure = self._new_tenure()
         self._joined = trio.Event()
         self._stopped = trio.Event()
-        self._running = self._leaving = self._yielding = False
+        self._running = self._leaving = self._yielding = self._has_told = False
         self._sharing: frozenset[str] = frozenset()
         self._namesakes = Namesakes(info.name, self._timing.session_ttl)
         self._bell = Bell()
@@ -224,10 +224,11 @@ class Membership:
     async def _renew(self) -> float:
         """Renew the session once; returns the pause (s) until the next time."""
         tenure, sent, sent_local = self._tenure, self._now(), self._clock.local()
+        aloud = self._yielding and not self._has_told
         try:
             with trio.fail_after(self._timing.session_ttl / 2):
                 info = msgspec.structs.replace(self._info, load=self._load())
-                answer = await self._sessions.renew(tenure.incarnation, info)
+                answer = await self._sessions.renew(tenure.incarnation, info, aloud=aloud)
         except (StoreError, trio.TooSlowError) as error:
             self._failed += 1
             _log.warning("session_not_renewed", error=str(error) or "no answer in time")
@@ -237,6 +238,7 @@ class Membership:
             self._start_over(tenure)
             return 0
         self._renewals += 1
+        self._has_told = self._has_told or aloud
         if not tenure.fence.is_open():
             self._keeper.look()
         tenure.fence.renewed(sent)

@@ -135,7 +135,9 @@ class PartitionKeeper:
         if tenure is not self._tenure():
             return 0
         self._apply(view, tenure, sent, housekeeping)
-        if len(self._held) > share:
+        if share == 0:
+            self._close_all(housekeeping)
+        elif len(self._held) > share:
             self._close_one(housekeeping)
         return self._pause(view, tenure, hungry=len(self._held) < share)
 
@@ -179,6 +181,12 @@ class PartitionKeeper:
         """
         if not self._closing:
             partition = next(reversed(self._held))
+            self._closing.add(partition)
+            housekeeping.stop(partition)
+
+    def _close_all(self, housekeeping: Housekeeping) -> None:
+        """Begin to let go everything: this node is to keep nothing, so nothing is gained by taking turns."""
+        for partition in self._held.keys() - self._closing:
             self._closing.add(partition)
             housekeeping.stop(partition)
 

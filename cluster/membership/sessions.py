@@ -86,8 +86,11 @@ class SessionStore:
         self._timing = timing
         self._burials_since = 0
 
-    async def renew(self, incarnation: str, info: NodeInfo) -> Roll | Buried:
-        """Renew a session (the first time: join), pass verdicts on others. Raises StoreError."""
+    async def renew(self, incarnation: str, info: NodeInfo, *, aloud: bool = False) -> Roll | Buried:
+        """Renew a session (the first time: join), pass verdicts on others. Raises StoreError.
+
+        ``aloud``: the others are to look at once, as they do when a session joins.
+        """
         keys = self._store.keys
         timing = self._timing
         reply = await self._store.run(
@@ -103,6 +106,7 @@ class SessionStore:
                 milliseconds(timing.memory),
                 self._burials_since,
                 keys.changed_channel(),
+                int(aloud),
             ],
             idempotent=True,
             urgent=True,

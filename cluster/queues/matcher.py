@@ -45,8 +45,8 @@ CLAIM_LIMIT: Final = {TaskKind.WORKFLOW: 16, TaskKind.ACTIVITY: 64}
 """Most tasks asked for in one claim; bounds the script and its reply."""
 MINUTE_JITTER_SECONDS: Final = 0.2
 """Nodes that wait for the next minute come within this time after it began (D5)."""
-ENDED_AT_ONCE: Final = 100
-"""Parked polls that a closing node ends in one turn of the loop."""
+ENDED_AT_ONCE: Final = 20
+"""Parked polls that a closing node ends in one turn of the loop: their answers take it some 10 ms."""
 PROBES: Final = 3
 """How often a poll that looks once may look again because the first look changed something."""
 

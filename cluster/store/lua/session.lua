@@ -11,6 +11,7 @@
 -- ARGV[5]  patience (ms)             ARGV[6]  age at which a mark is void (ms)
 -- ARGV[7]  memory of the dead (ms)   ARGV[8]  report burials since (ms)
 -- ARGV[9]  channel to tell of an arrival
+-- ARGV[10] 1: tell it of this renewal too
 --
 -- Returns [now in us, live, buried, next verdict], or [now in us] when this session is buried:
 --   live          [incarnation, expiry ms, description, ...] of all sessions that are not expired
@@ -34,7 +35,7 @@ redis.call('HSET', INFO, me, ARGV[2])
 redis.call('HDEL', SUSPECT, me)
 redis.call('PEXPIRE', ALIVE, memory)
 redis.call('PEXPIRE', INFO, memory)
-if arrived then
+if arrived or ARGV[10] == '1' then
   redis.call('PUBLISH', ARGV[9], 'nodes')
 end
 

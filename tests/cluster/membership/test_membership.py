@@ -18,6 +18,9 @@ FAST = Timing().scaled(0.2)
 FORGIVING = replace(FAST, patience=10.0, suspicion_void=30.0)
 """Nobody is buried, however long the machine takes to let everybody renew again."""
 
+UNHURRIED = replace(Timing().scaled(1000), retry_every=0.05)
+"""Nothing is renewed in the time of a test unless somebody says that there is reason to."""
+
 
 @dataclass
 class Node:
@@ -136,6 +139,30 @@ async def test_a_node_that_drains_yields_its_partitions_and_stays(store: Store) 
         await a.member.leave()
         d = await nodes.start("d")
         await until(lambda: shares(d) == [16])
+
+
+async def test_what_a_draining_node_kept_is_elsewhere_before_anybody_renews(store: Store) -> None:
+    """It gives up everything at once and says so aloud: nobody waits for the next renewal."""
+    async with nodes_on(store, UNHURRIED) as nodes:
+        a, b, c = [await nodes.start(name) for name in "abc"]
+        await until(lambda: shares(a, b, c) in ([4, 6, 6], [5, 5, 6]))
+        a.link.calls.clear()
+        a.drain()
+        await until(lambda: shares(b, c) == [8, 8])
+        released = [keys for script, keys in a.link.calls if script == "release"]
+        assert sum(released) in (4, 5, 6)
+        if not store.clustered:
+            assert len(released) <= 2  # its look at the leases may fall between the ends of housekeepers
+
+
+async def test_a_node_says_that_it_drains_until_it_was_heard(store: Store) -> None:
+    async with nodes_on(store, UNHURRIED) as nodes:
+        a, b = [await nodes.start(name) for name in "ab"]
+        await until(lambda: shares(a, b) == [8, 8])
+        a.link.lose_replies = 1
+        a.drain()
+        await until(lambda: shares(b) == [16])
+        assert a.member.statistics().failed_renewals + a.member.statistics().lease_renewals_failed == 1
 
 
 async def test_shares_follow_arrivals_and_departures(store: Store) -> None:
