@@ -22,10 +22,9 @@ from cluster.admission.gate import Gate
 from cluster.clock import Clock
 from cluster.errors import OutcomeUnknown, Paused, StoreError
 from cluster.ids import TaskKind
-from cluster.queues import claims
-from cluster.queues.claims import Heads, PeekReply
 from cluster.queues.hand_outs import HandedOut, UnderWay
-from cluster.queues.heads import Counts, Mark
+from cluster.queues.heads import Counts
+from cluster.queues.looks import Looks
 from cluster.queues.slot_claims import StepClaim, StepClaims, claim_steps
 from cluster.queues.slot_groups import STICKY, Given, Group, Slot, SlotGroups, WaitingRpc
 from cluster.queues.slot_kind import SlotKind
@@ -40,9 +39,8 @@ from cluster.store.transaction import OpenSlot
 log = structlog.get_logger(__name__)
 
 PEEK_SECONDS: Final = 1.0
-PEEK_QUEUES: Final = 64
 KEEP_WATCH_SECONDS: Final = 30.0
-MOST_DOUBTS: Final = 8
+MOST_DOUBTS: Final = 64
 """Heads that a commit looks at to hand a step over; where more seem to have work there is a backlog."""
 RETRY_SECONDS: Final = 0.25
 
@@ -100,6 +98,7 @@ class SlotMatcher:
         self._groups = SlotGroups()
         self._counts = Counts()
         self._watches: dict[QueueName, Watch] = {}
+        self._looks = Looks(store, self._watches, self._counts, sync_seconds)
         self._rpcs: dict[WaitingRpc, None] = {}
         self._planner = Planner(self._groups, self._watches, random, store.clustered)
         self._permits = StepPermits(gate, self.kick, random)
@@ -293,7 +292,7 @@ class SlotMatcher:
         permits = await self._permits.terms(plan.step_queues)
         if not all(permit.free for permit in permits.values()):
             if self._planner.is_unsure(plan):
-                await self._look(
+                await self._looks.look(
                     list(dict.fromkeys(want.queue for asked in plan.asked for want in asked.wants))
                 )
                 looked = self._choose()
@@ -338,7 +337,7 @@ class SlotMatcher:
             permits,
             lambda *place: place in places,
         )
-        self._learn(reply, mark)
+        self._looks.learn(reply, mark)
         self._given_up += reply.given_up
         now = trio.current_time()
         for row in reply.blocked:
@@ -347,12 +346,6 @@ class SlotMatcher:
         for claim in reply.claims:
             self._hand_out(claim, plan.groups[claim.group])
         return reply
-
-    def _learn(self, reply: StepClaims | PeekReply, mark: Mark) -> None:
-        for heads in reply.heads:
-            watch = self._watches.get(heads.queue)
-            if watch is not None:
-                watch.learn(heads.partition, mark, heads.ready_ms, complete=heads.complete)
 
     def _hand_out(self, claim: StepClaim, group: Group) -> None:
         # The fence once more: other tasks may have run since the claim was sent (E3).
@@ -385,6 +378,8 @@ class SlotMatcher:
         doubts: list[tuple[int, QueueName]] = []
         if any(watch.live for watch in group.watches):
             doubts = self._planner.doubts(group, self._clock.now_ms() - self._sync_ms)
+        if doubts and self._nursery is not None:
+            self._looks.settle(doubts, self._nursery)
         version = self._permits.version(queue)
         if version is None or len(doubts) > (0 if self._store.clustered else MOST_DOUBTS):
             return None
@@ -405,29 +400,9 @@ class SlotMatcher:
     async def _peek(self) -> None:
         self._planner.forget_blocked(trio.current_time())
         try:
-            await self._look([watch.queue for watch in self._watches.values() if watch.users])
+            await self._looks.look([watch.queue for watch in self._watches.values() if watch.users])
         except StoreError as error:
             log.debug("peek_failed", reason=error.reason)
-
-    async def _look(self, queues: list[QueueName]) -> None:
-        """Learn which work there is, without taking any. Raises StoreError."""
-        every = list(range(self._store.keys.partitions))
-        parts = [[partition] for partition in every] if self._store.clustered else [every]
-        for start in range(0, len(queues), PEEK_QUEUES):
-            for partitions in parts:
-                await self._peek_at(queues[start : start + PEEK_QUEUES], partitions)
-
-    async def _peek_at(self, queues: list[QueueName], partitions: list[int]) -> None:
-        mark = self._counts.mark()
-        reply = await claims.peek(self._store, partitions, queues)
-        self._learn(reply, mark)
-        found: dict[QueueName, dict[int, Heads]] = {}
-        for heads in reply.heads:
-            found.setdefault(heads.queue, {})[heads.partition] = heads
-        for queue in queues:
-            watch = self._watches.get(queue)
-            if watch is not None:
-                watch.learn_rest(mark, partitions, found.get(queue, {}))
 
 
 def _queues(group: Group) -> list[QueueName]:

@@ -35,15 +35,18 @@ STEPS = 20
 
 
 @contextmanager
-def scripts_of(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
-    """Counts the scripts that a store sends, by name, but for what a node does now and then by itself."""
+def scripts_of(store: Store, monkeypatch: pytest.MonkeyPatch, *more: str) -> Iterator[Counter[str]]:
+    """Counts the scripts that a store sends, by name, but for what a node does now and then by itself, unless
+    it is among ``more``.
+    """
+    names = ("commit", "claim_steps", "flow", "admit", "discharge", *more)
     counted: Counter[str] = Counter()
     run = Store.run
 
-    async def count(self: Store, script: str, *args: Any, **more: Any) -> Any:
-        if self is store and script in ("commit", "claim_steps", "flow", "admit", "discharge"):
+    async def count(self: Store, script: str, *args: Any, **options: Any) -> Any:
+        if self is store and script in names:
             counted[script] += 1
-        return await run(self, script, *args, **more)
+        return await run(self, script, *args, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(Store, "run", count)
@@ -131,6 +134,41 @@ def remember(lab: StreamLab, partition: int, step: str, ready_ms: int = 1) -> No
     """The first node has heard of a step that nobody told it was taken."""
     (watch,) = [watch for watch in lab[0].hub.matcher._watches.values() if watch.queue.kind is TaskKind.STEP]
     watch.wake(partition, step, ready_ms)
+
+
+def remember_everywhere(lab: StreamLab) -> int:
+    """The first node has heard of old work under all heads it watches, all of it gone; how many heads."""
+    watches = list(lab[0].hub.matcher._watches.values())
+    for watch in watches:
+        for partition in range(PARTITIONS):
+            watch.wake(partition, "F" if watch.queue.kind != TaskKind.STEP else "b", 1)
+    return len(watches) * PARTITIONS
+
+
+async def test_what_others_took_costs_one_look_and_no_hand_over(
+    lab: StreamLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node without free slots claims nothing and hears of much: neither may its steps go to the queue,
+    where they would wake all nodes and make them doubt in turn, nor may its commits look for ever."""
+    slots = 8
+    async with lab[0].worker("w1", "F", "G", "H", "I", slots=slots) as w1, lab[1].worker("w2", "F") as w2:
+        for _ in range(slots + 1):
+            await lab[0].start("F")
+        busy = await w2.next("task")
+        tasks = [await w1.next("task") for _ in range(slots)]
+        await known_idle(lab)
+        wakes = lab[1].hub.matcher.statistics().wakes
+        assert remember_everywhere(lab) == 20
+        watches = lab[0].hub.matcher._watches.values()
+        with scripts_of(lab[0].store, monkeypatch, "peek") as scripts:
+            for _ in range(3):
+                await w1.send(*(_output(task, go_to("b")) for task in tasks))
+                tasks = [await w1.next("task") for _ in range(slots)]
+                await eventually(lambda: not any(watch.live for watch in watches), PATIENCE)
+            assert scripts == {"commit": 3, "peek": 1}
+        assert lab[1].hub.matcher.statistics().wakes == wakes
+        assert (await w2.complete(busy, COMPLETE))["accepted"]
+    assert lab[0].hub.matcher.statistics().handed_over == 3 * slots
 
 
 @pytest.mark.parametrize("known", [True, False])

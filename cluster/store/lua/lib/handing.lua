@@ -20,11 +20,16 @@ local function is_buried(session)
   return burials[place]
 end
 
--- Whether anything under these heads has waited for `sync` ms.
+-- Whether anything under these heads has waited for `sync` ms. The commits of one node doubt the same ones,
+-- so a script looks at each once.
+local oldest_under = {}
 local function any_waits(keys, sync)
   for _, key in ipairs(keys) do
-    local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
-    if first[2] and tonumber(first[2]) <= now - sync then
+    if oldest_under[key] == nil then
+      local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+      oldest_under[key] = tonumber(first[2] or nil) or false
+    end
+    if oldest_under[key] and oldest_under[key] <= now - sync then
       return true
     end
   end
