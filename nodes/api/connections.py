@@ -80,6 +80,10 @@ class PatientServer(TCPServer):
             log.error("connection_broke", exc_info=broken)
         finally:
             self.config.open_connections -= 1
+            # It refers back to this server: thousands of ended connections would wait for a full collection
+            # of garbage. A client may have left before there was one.
+            with suppress(AttributeError):
+                del self.protocol
 
     async def _turn_away(self) -> None:
         """Say that there are too many connections, without waiting for what the client wants."""
