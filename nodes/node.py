@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from random import SystemRandom
+from random import Random, SystemRandom
 from typing import Final
 
 import structlog
@@ -140,6 +140,8 @@ async def open_node(settings: Settings, address: str = "", spans: Spans | None =
     the store loses the cluster.
     """
     random, spans = SystemRandom(), spans or Spans()
+    # Nothing depends on the order in which equals are asked; the system's source takes a call of the kernel.
+    order = Random(random.getrandbits(128))
     async with open_store(
         settings.redis_url, prefix=settings.key_prefix, durability=settings.durability
     ) as store:
@@ -210,7 +212,7 @@ async def open_node(settings: Settings, address: str = "", spans: Spans | None =
             nodes=lambda: [session.incarnation for session in membership.live],
             barrier=barrier,
             max_message_bytes=settings.max_payload_bytes,
-            random=random,
+            random=order,
             spans=spans,
         )
         rpc = NodeRpcBroker(
@@ -220,7 +222,7 @@ async def open_node(settings: Settings, address: str = "", spans: Spans | None =
             nodes=lambda: [session.incarnation for session in membership.live],
             dispatch_seconds=settings.matching.dispatch_wait,
             sticky_seconds=settings.matching.sticky_wait,
-            random=random,
+            random=order,
         )
         membership.on_buried(streams.orphanage.on_buried)
         membership.on_fenced(streams.fenced)
@@ -232,7 +234,7 @@ async def open_node(settings: Settings, address: str = "", spans: Spans | None =
             may_act=membership.may_act,
             recover=due.run,
             on_peek=keeper.on_peek,
-            random=random,
+            random=order,
             unknown=barrier.ring,
             peek_seconds=settings.worker_poll_interval_ms / 1000,
         )

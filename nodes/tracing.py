@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Final
 
 import orjson
@@ -27,6 +27,7 @@ from nodes.streams.tasks import RunningStep
 _TRACEPARENT: Final = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 _HEADERS: Final = ("traceparent", "tracestate")
 _propagator = TraceContextTextMapPropagator()
+_NOTHING: Final = nullcontext[Span | None](None)
 
 Header = Callable[[bytes], str | None]
 """Reads a header of a request by its lower-case name."""
@@ -39,14 +40,14 @@ class Spans:
         self._tracer = tracer
         self._steps: dict[str, Span] = {}
 
-    @contextmanager
-    def request(self, method: str, template: str, header: Header) -> Iterator[Span | None]:
+    def request(self, method: str, template: str, header: Header) -> AbstractContextManager[Span | None]:
         """Around a request to a route; a span of the caller is its parent."""
-        if self._tracer is None:
-            yield None
-            return
+        return _NOTHING if self._tracer is None else self._request(self._tracer, method, template, header)
+
+    @contextmanager
+    def _request(self, tracer: Tracer, method: str, template: str, header: Header) -> Iterator[Span]:
         sent = {name: value for name in _HEADERS if (value := header(name.encode())) is not None}
-        with self._tracer.start_as_current_span(
+        with tracer.start_as_current_span(
             f"{method} {template}",
             _propagator.extract(sent, Context()),
             SpanKind.SERVER,

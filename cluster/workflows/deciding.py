@@ -69,6 +69,8 @@ class Decider:
         self._runs = runs
         self._leases = leases
         self._random = random
+        # Ids of commits only have to be unique; the system's own source is a call of the kernel each time.
+        self._request_ids = Random(random.getrandbits(128))
         self._turns = Turns()
 
     async def decide(self, step: Step, *, fresh: bool = False) -> dict[str, Any]:
@@ -167,7 +169,7 @@ class Decider:
         return None if told is None else (snapshot, told)
 
     def transaction(self, partition: int, run_id: str) -> Transaction:
-        request_id = f"{self._random.getrandbits(64):016x}"
+        request_id = f"{self._request_ids.getrandbits(64):016x}"
         return Transaction(partition, ring=self._store.keys.run(partition, run_id), request_id=request_id)
 
     def now_ms(self, snapshot: Snapshot) -> int:

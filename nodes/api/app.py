@@ -8,9 +8,9 @@ leaves cancels it. Quart serves what is no request: the application's start and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final, Protocol
 
+import msgspec
 import trio
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, HTTPScope
 from quart_trio import QuartTrio
@@ -79,7 +79,7 @@ def create_app(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_watch, receive, nursery.cancel_scope)
             if refusal is None:
-                response = await pipeline.handle(replace(head, body=body))
+                response = await pipeline.handle(msgspec.structs.replace(head, body=body))
             else:
                 response = pipeline.refuse(head, refusal)
             is_http1 = scope["http_version"].startswith("1")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from cluster.errors import ValidationFailed
 from nodes.api.auth import Principal
@@ -14,8 +15,7 @@ from nodes.api.metrics import Metrics
 from nodes.api.ports import NodePort
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """What a handler gets. ``principal`` is None on public routes; ``operations`` are all workflow
     operations this server offers.
     """

@@ -55,9 +55,9 @@ def check_framing(request: Request) -> None:
 
 def _is_json(content_type: str) -> bool:
     media_type = content_type.partition(";")[0].strip().lower()
-    kind, slash, subtype = media_type.partition("/")
     if media_type == "application/json":
         return True
+    kind, slash, subtype = media_type.partition("/")
     return bool(kind and slash and subtype.endswith("+json") and len(subtype) > len("+json"))
 
 
@@ -67,9 +67,10 @@ def read_body(request: Request, limit: int) -> Any:
     Raises Refused: 413 over ``limit`` bytes, 415 for another media type or an encoded body,
     400 for malformed JSON.
     """
-    if len(request.body) > limit or (request.content_length or 0) > limit:
+    declared = request.content_length or 0
+    if len(request.body) > limit or declared > limit:
         raise too_large(limit)
-    if request.method not in _WITH_BODY or not (request.body or request.content_length):
+    if request.method not in _WITH_BODY or not (request.body or declared):
         return {}
     if not _is_json(request.header(b"content-type") or ""):
         raise Refused(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+
+import msgspec
 
 Headers = Sequence[tuple[bytes, bytes]]
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """One HTTP request, body included.
 
     ``raw_path`` is the path as it stood on the wire (percent-encoded, no query); ``headers`` have
@@ -22,11 +24,20 @@ class Request:
     headers: Headers
     body: bytes = b""
     client: str | None = None
+    _single: dict[bytes, bytes] = msgspec.field(default_factory=dict)
+    """The headers that came once, by name; made from ``headers``, whatever is given."""
+
+    def __post_init__(self) -> None:
+        single = dict(self.headers)
+        if len(single) != len(self.headers):
+            counts = Counter(name for name, _ in self.headers)
+            single = {name: value for name, value in single.items() if counts[name] == 1}
+        msgspec.structs.force_setattr(self, "_single", single)
 
     def header(self, name: bytes) -> str | None:
         """The value of a header that must not be repeated: None when absent *or* ambiguous."""
-        found = [value for key, value in self.headers if key == name]
-        return found[0].decode("utf-8", "replace").strip() if len(found) == 1 else None
+        value = self._single.get(name)
+        return None if value is None else value.decode("utf-8", "replace").strip()
 
     def header_list(self, name: bytes) -> str:
         """All values of a list header, joined by commas; "" when absent."""

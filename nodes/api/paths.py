@@ -12,14 +12,20 @@ MAX_QUERY_FIELDS = 64
 
 
 def _decode(part: bytes, where: str) -> str:
+    if _BAD_ESCAPE.search(part):
+        raise _malformed(where)
+    return _text(unquote_to_bytes(part), where)
+
+
+def _text(part: bytes, where: str) -> str:
     try:
-        if _BAD_ESCAPE.search(part):
-            raise ValueError
-        return unquote_to_bytes(part).decode("utf-8")
+        return part.decode()
     except ValueError:
-        raise Refused(
-            "malformed_request", f"The {where} is not valid percent-encoded UTF-8.", status=400
-        ) from None
+        raise _malformed(where) from None
+
+
+def _malformed(where: str) -> Refused:
+    return Refused("malformed_request", f"The {where} is not valid percent-encoded UTF-8.", status=400)
 
 
 def split_path(raw_path: bytes) -> tuple[str, ...]:
@@ -30,6 +36,8 @@ def split_path(raw_path: bytes) -> tuple[str, ...]:
     path = raw_path[1:] if raw_path.startswith(b"/") else raw_path
     if path.endswith(b"/"):
         path = path[:-1]
+    if b"%" not in path:
+        return tuple(_text(path, "path").split("/"))
     return tuple(_decode(part, "path") for part in path.split(b"/"))
 
 

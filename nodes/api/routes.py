@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 if TYPE_CHECKING:
     from nodes.api.call import Call
@@ -32,8 +34,7 @@ ADMINS: Final = frozenset({Role.ADMIN})
 ANYONE: Final = frozenset(Role)
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """What a handler answers. ``body`` is a JSON object, or bytes that are sent as they are.
 
     ``retry_after`` are the seconds after which the answer would be another; the header says whole ones.
@@ -80,13 +81,31 @@ class Route:
         object.__setattr__(self, "segments", tuple(self.template.lstrip("/").split("/")))
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(msgspec.Struct, frozen=True):
     """The route of a request, or the methods its path knows (none: unknown path)."""
 
     route: Route | None
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    parameters: dict[str, str] = {}
     allowed: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Entry:
+    """The routes of one template, by method."""
+
+    template: tuple[str, ...]
+    methods: dict[str, Route] = field(default_factory=dict)
+    allowed: tuple[str, ...] = ()
+
+    def add(self, route: Route) -> None:
+        self.methods[route.method] = route
+        head = {"HEAD"} if "GET" in self.methods else set()
+        self.allowed = tuple(sorted({*self.methods, "OPTIONS"} | head))
+
+
+Literals = tuple[str, ...]
+_Shapes = dict[tuple[int, ...], dict[Literals, _Entry]]
+"""Entries by the places of their literal segments, and by these segments."""
 
 
 class Router:
@@ -94,41 +113,42 @@ class Router:
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
-        self._literal: dict[tuple[str, ...], dict[str, Route]] = {}
-        self._patterns: dict[int, dict[tuple[str, ...], dict[str, Route]]] = {}
+        self._literal: dict[Literals, _Entry] = {}
+        self._patterns: dict[int, _Shapes] = {}
         for route in self.routes:
-            table = self._literal
-            if "{" in route.template:
-                table = self._patterns.setdefault(len(route.segments), {})
-            methods = table.setdefault(route.segments, {})
-            if route.method in methods:
+            entry = self._entry(route.segments)
+            if route.method in entry.methods:
                 raise ValueError(f"{route.method} {route.template} stands twice in the table")
-            methods[route.method] = route
+            if entry.template != route.segments:
+                raise ValueError(f"{route.template} means the same paths as another template")
+            entry.add(route)
+        for length, shapes in self._patterns.items():
+            self._patterns[length] = dict(sorted(shapes.items(), key=lambda item: (-len(item[0]), item[0])))
+
+    def _entry(self, template: tuple[str, ...]) -> _Entry:
+        places = tuple(place for place, segment in enumerate(template) if not segment.startswith("{"))
+        if len(places) == len(template):
+            return self._literal.setdefault(template, _Entry(template))
+        shapes = self._patterns.setdefault(len(template), {})
+        literals = tuple(template[place] for place in places)
+        return shapes.setdefault(places, {}).setdefault(literals, _Entry(template))
 
     def match(self, method: str, segments: tuple[str, ...]) -> Match:
         """The route for ``method`` (HEAD counts as GET) and the decoded path segments."""
-        methods = self._literal.get(segments)
-        parameters: dict[str, str] = {}
-        if methods is None:
-            for pattern, candidates in self._patterns.get(len(segments), {}).items():
-                found = _bind(pattern, segments)
-                if found is not None:
-                    methods, parameters = candidates, found
-                    break
-        if methods is None:
+        entry, parameters = self._literal.get(segments), dict[str, str]()
+        if entry is None:
+            for places, entries in self._patterns.get(len(segments), {}).items():
+                entry = entries.get(tuple([segments[place] for place in places]))
+                if entry is not None:
+                    parameters = _bound(entry.template, segments)
+                    if all(parameters.values()):
+                        break
+                    entry = None
+        if entry is None:
             return Match(None)
-        route = methods.get("GET" if method == "HEAD" else method)
-        allowed = {*methods, "OPTIONS"} | ({"HEAD"} if "GET" in methods else set())
-        return Match(route, parameters, tuple(sorted(allowed)))
+        return Match(entry.methods.get("GET" if method == "HEAD" else method), parameters, entry.allowed)
 
 
-def _bind(pattern: tuple[str, ...], segments: tuple[str, ...]) -> dict[str, str] | None:
-    bound: dict[str, str] = {}
-    for expected, given in zip(pattern, segments, strict=True):
-        if expected.startswith("{"):
-            if not given:
-                return None
-            bound[expected[1:-1]] = given
-        elif expected != given:
-            return None
-    return bound
+def _bound(template: tuple[str, ...], segments: tuple[str, ...]) -> dict[str, str]:
+    pairs = zip(template, segments, strict=True)
+    return {expected[1:-1]: given for expected, given in pairs if expected.startswith("{")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 from cluster.errors import Refused
@@ -38,6 +39,7 @@ class VersionRefused(Refused):
         )
 
 
+@lru_cache(maxsize=64)
 def accepts_worker_version(text: str) -> bool:
     """Same major version, minor version not newer than ours."""
     match = _VERSION.fullmatch(text)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
+import msgspec
 import pytest
 
 from cluster.errors import (
@@ -16,6 +18,7 @@ from cluster.errors import (
     StoreUnavailable,
 )
 from nodes.api.envelopes import OPERATIONS, PROJECTED
+from nodes.api.messages import Request
 from nodes.api.routes import Plane, Route, Router
 from nodes.api.table import ROUTES
 from tests.unit.api.conftest import OpenClient
@@ -294,3 +297,28 @@ def test_literal_segments_win_over_parameters() -> None:
 def test_a_route_may_stand_only_once() -> None:
     with pytest.raises(ValueError, match="twice"):
         Router((ROUTES[0], ROUTES[0]))
+
+
+def test_two_templates_may_not_mean_the_same_paths() -> None:
+    route = next(route for route in ROUTES if route.template == "/api/workflows/{workflow_id}")
+
+    with pytest.raises(ValueError, match="same paths"):
+        Router((route, replace(route, method="PUT", template="/api/workflows/{name}")))
+
+
+def test_the_template_with_more_literal_segments_wins() -> None:
+    route = next(route for route in ROUTES if route.template == "/api/workflows/{workflow_id}")
+    general = replace(route, template="/api/{family}/{name}")
+    for routes in ((general, route), (route, general)):
+        router = Router(routes)
+
+        assert router.match("GET", ("api", "workflows", "x")).route is route
+        assert router.match("GET", ("api", "others", "x")).route is general
+        assert router.match("GET", ("api", "others", "")).route is None
+
+
+def test_a_header_that_came_twice_is_as_good_as_none() -> None:
+    request = Request("GET", b"/", b"", ((b"a", b"1"), (b"b", b"2"), (b"a", b"3")))
+
+    assert (request.header(b"a"), request.header(b"b"), request.header(b"c")) == (None, "2", None)
+    assert msgspec.structs.replace(request, headers=((b"a", b"4"),)).header(b"a") == "4"
