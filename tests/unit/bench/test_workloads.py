@@ -12,7 +12,7 @@ from tests.bench.figures import Goal
 from tests.bench.measuring import Usage
 from tests.bench.report import Section
 from tests.bench.session import Session
-from tests.bench.workloads import hand_out, idle, long_queue, scaling, workflows
+from tests.bench.workloads import cold_queues, hand_out, idle, long_queue, scaling, workflows
 from tests.bench.workloads.workflows import Ended
 
 
@@ -80,9 +80,30 @@ async def test_a_long_queue_grows_in_portions_until_its_time_is_over(
 def test_a_scaling_that_was_cut_has_rows_of_what_it_saw(tmp_path: Path) -> None:
     session = Session((), tmp_path, 100, 1, 100, frozenset())
     section = Section("W8", "title")
-    scaling.report(section, session, {1: [(2000, 100, 50)], 2: [], 4: []})
+    one, same, more = scaling.ONE, scaling.SAME_LOAD, scaling.MORE_LOAD
+    alone = [(2000.0, 100.0, 50.0)]
+    scaling.report(section, session, {one: alone, same: [], more: []})
     assert section.blocks[0].count("\n") == 2
-    assert verdicts(section.goals) == [(None, "-")]
+    assert verdicts(section.goals) == [(None, "-"), (None, "-")]
     section = Section("W8", "title")
-    scaling.report(section, session, {1: [(2000, 100, 50)], 2: [], 4: [(1000, 120, 60)]})
-    assert verdicts(section.goals) == [(False, "1.20 x (150 to 180 us)")]
+    found = {one: alone, same: [(1000.0, 120.0, 60.0)], more: [(4000.0, 105.0, 50.0)]}
+    scaling.report(section, session, found)
+    assert verdicts(section.goals) == [(False, "1.20 x (150 to 180 us)"), (True, "1.03 x (150 to 155 us)")]
+
+
+def test_each_of_four_nodes_gets_a_quarter_of_the_load_or_as_much_as_the_one() -> None:
+    loads = [int(share.environ["BENCH_CHAINS"]) / share.nodes for share in scaling.SHARES]
+    assert loads == [64, 32, 16, 64]
+    assert all(share.connections % share.nodes == 0 for share in scaling.SHARES)
+
+
+def test_a_huge_queue_that_ran_dry_is_twice_as_long_the_next_time() -> None:
+    hot = cold_queues.Hot()
+    assert hot.missing(1_000) == 6_100
+    hot.left = hot.length = 6_100
+    assert hot.missing(1_000) == 0
+    assert not hot.lasted(6_100)
+    assert (hot.left, hot.missing(1_000)) == (0, 12_100)
+    hot.left = hot.length = 12_100
+    assert hot.lasted(7_000)
+    assert (hot.left, hot.missing(1_000)) == (5_100, 12_100)

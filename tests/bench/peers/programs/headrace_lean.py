@@ -23,7 +23,7 @@ from tests.bench.stream_load import slot_workers
 
 URL, WORKER_URL = os.environ["BENCH_URL"], os.environ["BENCH_WORKER_URL"]
 QUEUE, WORKER = "work", "lean"
-CONNECTIONS, SLOTS = 8, 8
+CONNECTIONS, SLOTS = int(os.environ.get("BENCH_CONNECTIONS", "8")), 8
 URLS = os.environ.get("BENCH_URLS", URL).split(",")
 """The nodes that share the connections."""
 _types = int(os.environ.get("BENCH_TYPES", "0"))
