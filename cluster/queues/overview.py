@@ -1,15 +1,15 @@
 """What task queues hold: ready and leased tasks, rates, and what is late (server-behaviour 6.5).
 
-One read-only script per partition and CHUNK queues. A chunk's scripts travel together, one chunk after the
-other: thousands of queues then take many round trips, but never hold up what others ask of the store, nor
-time out behind themselves. It is a snapshot per partition and chunk, and takes no lock.
+One read-only script per partition and CHUNK queues. CHUNKS_AT_ONCE chunks travel together, one such
+group after the other: thousands of queues then take many round trips, but never hold up what others ask of
+the store, nor time out behind themselves. It is a snapshot per partition and chunk, and takes no lock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from itertools import product
 from typing import Any, Final
 
 import msgpack
@@ -20,6 +20,8 @@ from cluster.store.store import Store
 from cluster.store.together import together
 
 CHUNK: Final = 50
+CHUNKS_AT_ONCE: Final = 2
+"""The store works on one chunk while what it said of another is taken in; more would keep it from others."""
 MOST_LEASES: Final = 50
 REDISPATCH_AFTER_SECONDS: Final = 3
 """A task that is ready for so long is called overdue; a busy queue normally has some."""
@@ -108,7 +110,9 @@ async def look_at(
     names = list(queues)
     chunks = [names[start : start + CHUNK] for start in range(0, len(names), CHUNK)] or [[]]
 
-    async def look(number: int, chunk: Sequence[str], partition: int) -> None:
+    async def look(place: tuple[int, int]) -> None:
+        number, partition = place
+        chunk = chunks[number]
         reply = await store.run(
             "overview",
             [store.keys.touch(partition)],
@@ -130,8 +134,9 @@ async def look_at(
         for row in rows:
             _merge(overview.of(chunk[row[1]], TaskKind(row[0].decode())), row)
 
-    for number, chunk in enumerate(chunks):
-        await together(partial(look, number, chunk), range(store.keys.partitions))
+    for first in range(0, len(chunks), CHUNKS_AT_ONCE):
+        numbers = range(first, min(first + CHUNKS_AT_ONCE, len(chunks)))
+        await together(look, product(numbers, range(store.keys.partitions)))
     for content in overview.queues.values():
         expired = overview.now_ms
         content.leases.sort(key=lambda lease: (lease.expires_at_ms > expired, lease.task_id))

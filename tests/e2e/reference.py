@@ -119,9 +119,11 @@ def _metric_row(family: Metric) -> str:
 def reasons_page() -> str:
     """The page of all reasons: statuses from the interface's description, texts from the code."""
     statuses = _described()
+    statuses["too_many_attempts"] = {"429"}  # the console's login, which is no part of the interface
     texts: dict[str, list[str]] = {}
-    for package in ("cluster", "nodes/api"):
-        for path in sorted((TOP / package).rglob("*.py")):
+    for package in ("cluster", "nodes/api", "nodes/console/attempts.py"):
+        found = TOP / package
+        for path in [found] if found.is_file() else sorted(found.rglob("*.py")):
             for name, text in _refusals(ast.parse(path.read_text())):
                 if text not in texts.setdefault(name, []):
                     texts[name].append(text)
@@ -129,9 +131,9 @@ def reasons_page() -> str:
         if isinstance(kind, type) and issubclass(kind, errors.StoreError):
             texts[kind.reason] = [(kind.__doc__ or "").strip().splitlines()[0]]
     rows = []
-    for name, found in sorted(statuses.items()):
+    for name, answered in sorted(statuses.items()):
         text = " · ".join(texts.get(name) or [_MADE_UP[name]]).replace("|", "\\|")
-        rows.append(f"| `{name}` | {', '.join(sorted(found))} | {text} |\n")
+        rows.append(f"| `{name}` | {', '.join(sorted(answered))} | {text} |\n")
     return _REASONS_HEAD + "".join(rows)
 
 
