@@ -108,8 +108,11 @@ async def load(
         [store.keys.base(partition), run_id, task_id, "all" if whole else "", answer, *fields],
         idempotent=True,
     )
-    if reply is None:
-        return None
+    return None if reply is None else snapshot_of(reply, task_id=task_id, whole=whole)
+
+
+def snapshot_of(reply: Sequence[Any], *, task_id: str = "", whole: bool = False) -> Snapshot:
+    """What ``load.lua`` returned of a run that there is."""
     now, version, info, state, archived, items, workflow_task, task, kept = reply
     activities: dict[int, ActivityState] = {}
     timers: dict[int, TimerState] = {}
@@ -135,7 +138,7 @@ async def load(
         children=children,
         updates=updates,
     )
-    open_task = f"{run_id}-w{run.state.task_index}"
+    open_task = f"{run.info.run_id}-w{run.state.task_index}"
     return Snapshot(
         run=run,
         workflow_task=_lease(workflow_task, open_task),

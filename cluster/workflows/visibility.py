@@ -19,7 +19,7 @@ from cluster.workflows.hosting import ONLY_STEP
 from cluster.workflows.names import command_entry
 from cluster.workflows.outlines import END_BYTES, WHOLE_BYTES, OutlinePage, outline
 from cluster.workflows.records import ActivityState, Lease, Run
-from cluster.workflows.storage import decode_info, decode_state, item_field, load
+from cluster.workflows.storage import decode_info, decode_state, item_field, load, snapshot_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,26 +88,27 @@ class Visibility:
 
         Raises Refused ``instance_not_found`` or ``run_not_found`` (404).
         """
-        missing = not_found(workflow_id, run_id)
-        instance = await self._instance(namespace, workflow_id)
-        while instance is not None:
-            wanted = run_id or instance.current
-            snapshot = await load(self._store, wanted)
-            if snapshot is None or snapshot.run.info.workflow_id != workflow_id:
-                raise missing
-            # A run that closed may have been followed by another between the two reads.
-            known = instance
-            if snapshot.run.state.status.closed and wanted == known.current:
-                instance = await self._instance(namespace, workflow_id)
-            if instance == known:
-                return RunView(
-                    run=snapshot.run,
-                    run_count=known.runs,
-                    is_current=wanted == known.current,
-                    task=snapshot.workflow_task if snapshot.workflow_task.state else None,
-                    archived=snapshot.archived,
-                )
-        raise missing
+        keys = self._store.keys
+        partition = partition_of_workflow(workflow_id, keys.partitions)
+        if run_id is not None and partition_of_run(run_id) != partition:
+            raise not_found(workflow_id, run_id)
+        found = await self._store.run(
+            "describe",
+            [keys.workflow(partition, workflow_id)],
+            [keys.base(partition), namespace, run_id or ""],
+            idempotent=True,
+        )
+        snapshot = None if found is None else snapshot_of(found[2])
+        if found is None or snapshot is None or snapshot.run.info.workflow_id != workflow_id:
+            raise not_found(workflow_id, run_id)
+        current, runs, _ = found
+        return RunView(
+            run=snapshot.run,
+            run_count=int(runs),
+            is_current=snapshot.run.info.run_id == current.decode(),
+            task=snapshot.workflow_task if snapshot.workflow_task.state else None,
+            archived=snapshot.archived,
+        )
 
     async def _instance(self, namespace: str, workflow_id: str) -> _Instance | None:
         keys = self._store.keys

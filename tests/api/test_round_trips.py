@@ -118,6 +118,18 @@ async def test_a_workflow_of_one_activity_asks_as_little_as_it_can(worker: Clien
     assert await finished("workflow", tasks, commands=[complete("out")]) == {"commit": 1}
 
 
+async def test_looking_at_a_workflow_asks_once(worker: Client, asked: Asked) -> None:
+    """Clients that wait for a result look many times a second."""
+    body = {"workflow_type": "t", "task_queue": "q", "workflow_id": "looked-at"}
+    run_id = (await worker.control("POST", "/api/workflows", body)).body["run_id"]
+
+    async def look(path: str = "") -> None:
+        assert (await worker.control("GET", f"/api/workflows/looked-at{path}")).status == 200
+
+    assert await asked.by_each([look] * ROUNDS) == {"describe": 1}
+    assert await asked.by_each([partial(look, f"/runs/{run_id}")] * ROUNDS) == {"describe": 1}
+
+
 async def test_a_poll_that_finds_nothing_claims_at_most_once(worker: Client, asked: Asked) -> None:
     found: list[dict[str, Any]] = []
     cost = await asked.by_each([partial(poll, worker, "workflow", found)] * ROUNDS)

@@ -115,3 +115,18 @@ async def test_settings_give_the_wait_and_the_limits(another_node: OpenNode) -> 
     assert (taken.status, refused.status, refused.body["limit_kind"]) == (202, 409, "pending_signal_count")
     assert (limits["pending_child_count"], limits["pending_activity_count"]) == (7, 5)
     assert limits["memo_size"] == 256 * 1024
+
+
+async def test_only_a_run_of_the_workflow_is_one_of_its_runs(client: Client) -> None:
+    started = [
+        await client.control(
+            "POST", "/api/workflows", {"workflow_type": "t", "workflow_id": f"seen-{number}"}
+        )
+        for number in range(40)
+    ]
+    own, *others = [answer.body["run_id"] for answer in started]
+
+    assert (await client.control("GET", f"/api/workflows/seen-0/runs/{own}")).status == 200
+    for run_id in (*others, "nonsense", f"{own}:x", f"..%2F{own}", own[:-1]):
+        answer = await client.control("GET", f"/api/workflows/seen-0/runs/{run_id}")
+        assert (answer.status, answer.body["reason"]) == (404, "run_not_found"), run_id

@@ -1,4 +1,4 @@
--- include: base
+-- include: looking
 -- One consistent view of a run: its records, the record of its open workflow task and of one more task.
 --
 -- KEYS[1]  the run
@@ -9,8 +9,7 @@
 --
 -- Returns nil when there is no run, else
 --   [now, version, info, state, archived, [field, value, ...], workflow task, task of interest, answer]
--- with a task as [id, state, attempt, delivery, owner, leased at, expires, heartbeat at, progress,
--- registration] or [].
+-- with tasks as task() shows them.
 -- oom: allow (reads only)
 local run = redis.call('HMGET', KEYS[1], 'v', 'i', 's', 'wt', 'arch')
 if not run[1] then
@@ -35,18 +34,6 @@ elseif #ARGV > 5 then
       items[#items + 1] = value
     end
   end
-end
-
-local function task(id)
-  local r = redis.call('HMGET', P .. ':task:' .. id, 's', 'n', 'd', 'o', 'la', 'x', 'hb', 'pg', 'rg')
-  if not r[1] then
-    return {}
-  end
-  table.insert(r, 1, id)
-  for i = 1, 10 do
-    r[i] = r[i] or ''
-  end
-  return r
 end
 
 local workflow_task = run[4] and run[4] ~= '' and task(ARGV[2] .. '-' .. run[4]) or {}
