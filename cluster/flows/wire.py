@@ -208,10 +208,10 @@ def read_output(kind: type[Output], output: bytes | dict[str, Any] | None) -> Ou
         found: Output = _outputs[kind].decode(raw)
     except (msgspec.DecodeError, orjson.JSONEncodeError, UnicodeDecodeError) as error:
         raise invalid_output(str(error)) from None
-    if isinstance(found, WaitOutput):
-        _check_conditions(found.conditions)
-    elif isinstance(found, ExecuteOutput):
+    if isinstance(found, ExecuteOutput):
         _check_decision(found.decision)
+    elif isinstance(found, WaitOutput):
+        _check_conditions(found.conditions)
     return found
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
+
+_CLOCK: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 def boottime() -> float:
     """Seconds on a clock that also runs while the machine is suspended, where there is one."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if clock is None else time.clock_gettime(clock)
+    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
 
 
 class Fence:

@@ -211,9 +211,10 @@ class Store:
         replies = await self.run("commit", [self.keys.touch(first.partition)], arguments)
         for item, reply in zip(group, replies, strict=True):
             if reply[0] == _APPLIED:
-                self._tell_ended(reply[1])
-                handed_over = zip(reply[2][::2], reply[2][1::2], strict=True)
-                item.tx.handed_over = {task.decode(): int(at_ms) for task, at_ms in handed_over}
+                ended, handed_over = reply[1], iter(reply[2])
+                if ended:
+                    self._tell_ended(ended)
+                item.tx.handed_over = {task.decode(): int(next(handed_over)) for task in handed_over}
         return [_result(item.tx, reply) for item, reply in zip(group, replies, strict=True)]
 
     def on_lease_end(self, handler: Callable[[str, str], None]) -> None:

@@ -171,31 +171,20 @@ class ConnectionCore:
         return events
 
     def _receive_frame(self, frame: WorkerFrame, events: list[Event]) -> None:
-        if isinstance(frame, Pong):
-            return
-        if isinstance(frame, Hello):
-            if self.phase is not Phase.OPENING:
-                raise ProtocolError("hello_repeated", "hello comes once, first.")
-            self.phase = Phase.OPEN
-            events.append(Greeted(frame))
-            return
-        if self.phase is Phase.OPENING:
+        if self.phase is Phase.OPENING and not isinstance(frame, Hello | Pong):
             raise ProtocolError("hello_expected", "The first frame is hello.")
         match frame:
+            case Output():  # as nearly all are
+                self._receive_output(frame, events)
+            case Pong():
+                pass
+            case Hello():
+                if self.phase is not Phase.OPENING:
+                    raise ProtocolError("hello_repeated", "hello comes once, first.")
+                self.phase = Phase.OPEN
+                events.append(Greeted(frame))
             case Open():
                 self._act(frame.slot, Received.OPEN, events, kind=frame.kind)
-            case Output():
-                same, other = Received.OUTPUT_SAME, Received.OUTPUT_OTHER
-                completed = frame.output is not msgspec.UNSET
-                payload = frame.output if completed else frame.failure
-                self._act(
-                    frame.slot,
-                    same if self._is_latest(frame.slot, frame.attempt_id) else other,
-                    events,
-                    attempt_id=frame.attempt_id,
-                    ending=Ending.COMPLETED if completed else Ending.FAILED,
-                    payload=_bytes(payload),
-                )
             case Heartbeat():
                 same, other = Received.HEARTBEAT_SAME, Received.HEARTBEAT_OTHER
                 self._act(
@@ -219,6 +208,18 @@ class ConnectionCore:
                 self._act(frame.slot, Received.RESET, events)
             case _:
                 assert_never(frame)
+
+    def _receive_output(self, frame: Output, events: list[Event]) -> None:
+        latest = self._is_latest(frame.slot, frame.attempt_id)
+        completed = frame.output is not msgspec.UNSET
+        self._act(
+            frame.slot,
+            Received.OUTPUT_SAME if latest else Received.OUTPUT_OTHER,
+            events,
+            attempt_id=frame.attempt_id,
+            ending=Ending.COMPLETED if completed else Ending.FAILED,
+            payload=_bytes(frame.output if completed else frame.failure),
+        )
 
     def state(self, slot: int) -> SlotState:
         """Where a slot stands. One that waits for its registration counts as idle."""
