@@ -44,18 +44,28 @@ def decode(message: bytes | str, max_bytes: int) -> list[WorkerFrame]:
     data = message.encode("utf-8", "surrogatepass") if isinstance(message, str) else message
     if len(data) > max_bytes:
         raise ProtocolError("message_too_large", f"A message may have {max_bytes} bytes.")
-    if depth_exceeds(data, MAX_DEPTH):
-        raise ProtocolError("message_too_deep", f"A message may be nested {MAX_DEPTH} levels deep.")
     try:
         data.decode()  # payloads are not decoded below
         parts = _decoder.decode(data)
     except msgspec.ValidationError:
-        raise ProtocolError("invalid_message", "A message is a JSON array of frames.") from None
+        raise _deep_or(data, "invalid_message", "A message is a JSON array of frames.") from None
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        raise ProtocolError("invalid_json", "A message is JSON in UTF-8.") from None
+        raise _deep_or(data, "invalid_json", "A message is JSON in UTF-8.") from None
+    # A message of many frames has many brackets; those of one frame are few again.
+    if _brackets(data) > MAX_DEPTH and any(depth_exceeds(bytes(part), MAX_DEPTH - 1) for part in parts):
+        raise _too_deep()
     if len(parts) > MAX_FRAMES:
         raise ProtocolError("too_many_frames", f"A message may hold {MAX_FRAMES} frames.")
     return [_decode_frame(part) for part in parts]
+
+
+def _deep_or(data: bytes, reason: str, message: str) -> ProtocolError:
+    """What is wrong with a message that cannot be read: its depth, if that is too great, else ``reason``."""
+    return _too_deep() if depth_exceeds(data, MAX_DEPTH) else ProtocolError(reason, message)
+
+
+def _too_deep() -> ProtocolError:
+    return ProtocolError("message_too_deep", f"A message may be nested {MAX_DEPTH} levels deep.")
 
 
 def _decode_frame(part: msgspec.Raw) -> WorkerFrame:
@@ -84,9 +94,14 @@ def _explain(part: msgspec.Raw, error: msgspec.ValidationError) -> ProtocolError
     return ProtocolError("invalid_frame", f"{name if isinstance(name, str) else 'frame'}: {text}")
 
 
+def _brackets(data: bytes) -> int:
+    """As many levels there are at most."""
+    return data.count(b"[") + data.count(b"{")
+
+
 def depth_exceeds(data: bytes, limit: int) -> bool:
     """Whether JSON ``data`` is nested deeper than ``limit``; what is no JSON is for the parser."""
-    if data.count(b"[") + data.count(b"{") <= limit:
+    if _brackets(data) <= limit:
         return False
     levels = _STRING.sub(b"", data).translate(_STEPS, _NO_BRACKETS)
     return max(accumulate(memoryview(levels).cast("b")), default=0) > limit

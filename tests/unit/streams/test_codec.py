@@ -103,6 +103,17 @@ def test_size_counts_bytes() -> None:
     assert reason_of(data, len(data) - 1) == "message_too_large"
 
 
+def test_many_shallow_frames_are_not_deep_and_a_deep_one_among_them_is() -> None:
+    shallow = b'{"type":"output","slot":1,"attempt_id":"a","output":[[[]]]}'
+    many = [shallow] * MAX_DEPTH
+    deepest = nested(MAX_DEPTH - 2)[1:-1]
+    assert len(decode(b"[" + b",".join([*many, deepest]) + b"]", 1_000_000)) == MAX_DEPTH + 1
+    deep = nested(MAX_DEPTH - 1)[1:-1]
+    assert reason_of(b"[" + b",".join([*many, deep, *many]) + b"]", 1_000_000) == "message_too_deep"
+    assert reason_of(b"[" + b",".join([*many, deep, b"oops"]), 1_000_000) == "message_too_deep"
+    assert reason_of(b"[" + b",".join([*many, b"oops"]), 1_000_000) == "invalid_json"
+
+
 def test_depth_does_not_count_brackets_in_strings() -> None:
     text = '[{"' * 200 + '\\"'
     assert decode(json.dumps([{**OUTPUT, "output": text}]).encode(), 100_000)
