@@ -10,12 +10,18 @@ from nodes.api.messages import Request, Response
 THRESHOLD: Final = 1024
 ENCODINGS: Final = ("gzip", "deflate")
 _LEVEL: Final = 1
-_WINDOW_BITS: Final = {"gzip": 31, "deflate": -15}
+_MOST_BITS: Final = 15
+_LEAST_BITS: Final = 9
+_SMALL_MEMORY: Final = 5
+"""zlib clears its memory for every answer; what it takes by default costs more than packing a small one."""
+_FULL_MEMORY: Final = 8
 
 
 def compress(data: bytes, encoding: str) -> bytes:
     """``data`` as a gzip member or a raw deflate stream."""
-    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW_BITS[encoding])
+    bits = min(max(len(data).bit_length(), _LEAST_BITS), _MOST_BITS)
+    memory = _SMALL_MEMORY if bits < _MOST_BITS else _FULL_MEMORY
+    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, bits + 16 if encoding == "gzip" else -bits, memory)
     return packer.compress(data) + packer.flush()
 
 

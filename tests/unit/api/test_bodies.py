@@ -161,3 +161,11 @@ async def test_large_answers_are_compressed_on_request(client: Client, open_clie
     assert zlib.decompress(deflated.body, wbits=-15) == plain.raw.body
     assert "content-encoding" not in refused.headers
     assert refused.body["capabilities"]["response_compression"] == []
+
+
+@pytest.mark.parametrize("size", [0, 1, 300, 511, 512, 1_024, 5_000, 16_383, 16_384, 40_000, 200_000])
+def test_a_body_of_any_size_is_packed_and_unpacked(size: int) -> None:
+    data = bytes(number * number % 251 for number in range(size // 2)) + b"a" * (size - size // 2)
+
+    assert zlib.decompress(compression.compress(data, "gzip"), 31) == data
+    assert zlib.decompress(compression.compress(data, "deflate"), -15) == data
