@@ -75,7 +75,7 @@ class Ids:
         return text
 
 
-async def _begin(client: Client) -> Ids:
+async def begin(client: Client) -> Ids:
     """Something of every kind in the victim's namespace; what runs there is leased to its worker."""
     for name in ("victim", "rival"):
         await client.control("POST", "/api/namespaces", {"name": name})
@@ -133,7 +133,7 @@ async def _begin(client: Client) -> Ids:
     )
 
 
-def _never_were(ids: Ids, node: Node) -> Ids:
+def never_were(ids: Ids, node: Node) -> Ids:
     """Ids of the same form that nobody ever had."""
     run = ids.known["run_id"]
     partition = partition_of_run(run)
@@ -180,7 +180,7 @@ def _shape(answer: Answer, ids: Ids) -> tuple[int, str]:
     return answer.status, re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|\+00:00)", "TIME", text)
 
 
-async def _everything(client: Client, ids: Ids) -> dict[str, Any]:
+async def everything(client: Client, ids: Ids) -> dict[str, Any]:
     """What the victim sees of its own."""
     seen = {}
     for path in (
@@ -203,9 +203,9 @@ async def _everything(client: Client, ids: Ids) -> dict[str, Any]:
 async def test_ids_of_another_tenant_are_as_unknown_as_ids_that_never_were(
     node: Node, client: Client
 ) -> None:
-    ids = await _begin(client)
-    nobody = _never_were(ids, node)
-    before = await _everything(client, ids)
+    ids = await begin(client)
+    nobody = never_were(ids, node)
+    before = await everything(client, ids)
     told = []
     for route in WITH_IDS:
         stolen = _shape(await _ask(client, route, ids, RIVAL), ids)
@@ -213,4 +213,4 @@ async def test_ids_of_another_tenant_are_as_unknown_as_ids_that_never_were(
         if stolen != unknown:
             told.append((route.method, route.template, stolen, unknown))
     assert not told, "\n".join(map(str, told))
-    assert await _everything(client, ids) == before
+    assert await everything(client, ids) == before
