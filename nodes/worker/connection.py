@@ -40,7 +40,7 @@ from nodes.worker.context import Attempt
 from nodes.worker.errors import StreamRejected
 from nodes.worker.lane import Lane, LaneState
 from nodes.worker.outbox import Outbox
-from nodes.worker.running import Ended
+from nodes.worker.running import Ended, Job
 from nodes.worker.tasks import TaskBody, read_task
 
 log = logging.getLogger("headrace.worker")
@@ -70,9 +70,9 @@ class Host(Protocol):
 
     def rejected(self, kind: SlotKind, error: StreamRejected, permanent: bool) -> None: ...
 
-    def knows(self, body: TaskBody) -> bool: ...
+    def job(self, body: TaskBody) -> Job | None: ...
 
-    def start(self, lane: Lane, body: TaskBody, attempt: Attempt) -> None: ...
+    def start(self, lane: Lane, job: Job, attempt: Attempt) -> None: ...
 
     def changed(self, lane: Lane) -> None: ...
 
@@ -355,15 +355,14 @@ class Connection:
         except msgspec.DecodeError as error:
             raise CarrierLost(f"the node sent what is no task: {error}") from error
         lane.attempt_id, lane.beat, lane.beat_at = body.attempt_id, None, -BEAT_SECONDS
-        if not self._host.knows(body):
+        job = self._host.job(body)
+        if job is None:
             lane.state = LaneState.SETTLING
             reason = DeclineReason.UNSUPPORTED
             self._send(Decline(slot=lane.slot, attempt_id=body.attempt_id, reason=reason))
             return
         lane.state = LaneState.BUSY
-        attempt = Attempt()
-        attempt.beat = partial(self.heartbeat, lane, attempt)
-        self._host.start(lane, body, attempt)
+        self._host.start(lane, job, Attempt(partial(self.heartbeat, lane)))
 
     def _refused(self, frame: Rejected) -> None:
         for lane in list(self._slots.values()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -60,18 +60,26 @@ class StepFailure:
     type: str
 
 
-@dataclass(eq=False)
 class Attempt:
-    """The hold that the worker has on a running handler."""
+    """The hold that the worker has on a running handler. ``beat`` sends a heartbeat with a checkpoint."""
 
-    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    cancel_reason: str = ""
-    beat: Callable[[bytes | None], None] = lambda _checkpoint: None
+    __slots__ = ("beat", "cancel_reason", "scope")
+
+    def __init__(self, beat: Callable[[Attempt, bytes | None], None] | None = None) -> None:
+        self.beat = beat
+        self.cancel_reason = ""
+        self.scope: trio.CancelScope | None = None
 
     def cancel(self, reason: str) -> None:
         """Ask the handler to end; the first reason counts."""
         self.cancel_reason = self.cancel_reason or reason or "cancelled"
-        self.scope.cancel()
+        if self.scope is not None:
+            self.scope.cancel()
+
+    def heartbeat(self, checkpoint: bytes | None) -> None:
+        """Tell the node that the handler is alive. Raises ValueError for a checkpoint it would not take."""
+        if self.beat is not None:
+            self.beat(self, checkpoint)
 
 
 class TaskContext:
@@ -121,10 +129,7 @@ class StepContext(TaskContext):
         if body.failure is not None:
             found = body.failure
             self.failure = StepFailure(str(found.get("message", "")), str(found.get("type", "")))
-        self.conditions = {
-            name: ConditionResult(bool(found.get("satisfied")), tuple(found.get("values", ())))
-            for name, found in (body.conditions or {}).items()
-        }
+        self.conditions = _results(body.conditions) if body.conditions else {}
 
     @property
     def idempotency_key(self) -> str:
@@ -153,10 +158,17 @@ class StepContext(TaskContext):
         """
         encoded = None if checkpoint is NOTHING else encode(checkpoint)
         if trio.lowlevel.in_trio_task():
-            self._attempt.beat(encoded)
+            self._attempt.heartbeat(encoded)
         else:
             trio.from_thread.check_cancelled()
-            trio.from_thread.run_sync(self._attempt.beat, encoded)
+            trio.from_thread.run_sync(self._attempt.heartbeat, encoded)
+
+
+def _results(conditions: Mapping[str, dict[str, Any]]) -> dict[str, ConditionResult]:
+    return {
+        name: ConditionResult(bool(found.get("satisfied")), tuple(found.get("values", ())))
+        for name, found in conditions.items()
+    }
 
 
 class RpcContext(TaskContext):

@@ -9,10 +9,13 @@ from typing import Any, ClassVar, Final, overload
 from nodes.worker.decisions import step_name
 from nodes.worker.errors import DefinitionError
 from nodes.worker.handlers import Handler
+from nodes.worker.options import MethodOptions
 from nodes.worker.steps import MethodStep, Step, StepLike, wire_options
 
 LONGEST_NAME: Final = 256
 """Characters."""
+_USUAL_OPTIONS: Final = {"execute": MethodOptions().wire()}
+"""The server has the same defaults (docs/protocol.md)."""
 
 
 class Rpc:
@@ -129,6 +132,8 @@ class BoundFlow:
     shape: FlowShape
     steps: Mapping[str, BoundStep]
     rpcs: Mapping[str, Handler]
+    unusual_options: Mapping[str, dict[str, Any]]
+    """Wire options by step, where they are not those that a step has for which none are sent."""
 
 
 def bind(flow: Flow | type[Flow]) -> BoundFlow:
@@ -137,7 +142,9 @@ def bind(flow: Flow | type[Flow]) -> BoundFlow:
     shape = shape_of(made)
     steps = {name: _bind_step(made, one) for name, one in shape.steps.items()}
     rpcs = {name: Handler(found.handler.__get__(made), f"RPC {name!r}") for name, found in shape.rpcs.items()}
-    return BoundFlow(shape, steps, rpcs)
+    options = {name: shape.options(one) for name, one in shape.steps.items()}
+    unusual = {name: wire for name, wire in options.items() if wire != _USUAL_OPTIONS}
+    return BoundFlow(shape, steps, rpcs, unusual)
 
 
 def _bind_step(flow: Flow, step: StepLike) -> BoundStep:

@@ -36,9 +36,7 @@ class Handler:
 
     async def call(self, context: Any, raw: msgspec.Raw, limiter: trio.CapacityLimiter) -> Any:
         """Run it. Raises msgspec.DecodeError when the input does not fit, and what the function raises."""
-        arguments = [context]
-        if self._input is not None:
-            arguments.append(self._input.decode(raw))
+        arguments = (context,) if self._input is None else (context, self._input.decode(raw))
         if self._async:
             return await self._function(*arguments)
         return await trio.to_thread.run_sync(partial(self._function, *arguments), limiter=limiter)

@@ -26,6 +26,7 @@ from nodes.worker.context import Attempt
 
 if TYPE_CHECKING:
     from nodes.worker.connection import Connection
+    from nodes.worker.lane_runner import LaneRunner
     from nodes.worker.line import Line
 
 
@@ -51,6 +52,8 @@ class Lane:
     connection: Connection | None = None
     registered: bool = False
     attempt_id: str = ""
+    runner: LaneRunner | None = field(default=None, repr=False)
+    """Where its handlers run, once there was one."""
     attempt: Attempt | None = field(default=None, repr=False)
     """The running handler, also when its output is not wanted any more."""
     beat: Heartbeat | None = None

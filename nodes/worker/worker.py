@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import Final
 
@@ -25,9 +26,10 @@ from nodes.worker.errors import (
 )
 from nodes.worker.flow import Flow, bind
 from nodes.worker.lane import Lane, LaneState
+from nodes.worker.lane_runner import LaneRunner
 from nodes.worker.line import SLOTS_PER_CONNECTION, Line
 from nodes.worker.readiness import QueueReadiness, Readiness
-from nodes.worker.running import TaskRunner
+from nodes.worker.running import Ended, Job, TaskRunner
 from nodes.worker.tasks import TaskBody
 
 log = logging.getLogger("headrace.worker")
@@ -139,6 +141,9 @@ class Worker:
                 await self._drain()
                 for line in self._lines:
                     line.close()
+                for lane in self._lanes:
+                    if lane.runner is not None:
+                        lane.runner.end()
         finally:
             self.stopping = True
             self._readiness.ended(self._failure)
@@ -284,18 +289,20 @@ class Worker:
         if problem is not None and self.configuration.stop_on_permanent_stream_rejection:
             self._fail(problem)
 
-    def knows(self, body: TaskBody) -> bool:
-        """Whether a task can be run here."""
-        return self._runner.knows(body)
+    def job(self, body: TaskBody) -> Job | None:
+        """What runs a task, if it can be run here."""
+        return self._runner.job(body)
 
-    def start(self, lane: Lane, body: TaskBody, attempt: Attempt) -> None:
+    def start(self, lane: Lane, job: Job, attempt: Attempt) -> None:
         """Run a task on its lane."""
-        if self._nursery is not None:
-            lane.attempt = attempt
-            self._nursery.start_soon(self._run_task, lane, body, attempt)
+        if lane.runner is None:
+            if self._nursery is None:
+                return
+            lane.runner = LaneRunner(self._nursery, partial(self._settle, lane))
+        lane.attempt = attempt
+        lane.runner.start(job, attempt)
 
-    async def _run_task(self, lane: Lane, body: TaskBody, attempt: Attempt) -> None:
-        ended = await self._runner.run(body, attempt)
+    def _settle(self, lane: Lane, ended: Ended) -> None:
         lane.attempt = None
         if lane.state is LaneState.BUSY and lane.connection is not None:
             lane.connection.finish(lane, ended)

@@ -7,9 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
-import trio
-import trio.testing
 
+from cluster.flows.wire import read_options
 from headrace import (
     Decision,
     DefinitionError,
@@ -71,6 +70,8 @@ class Ship(Step[Order], name="ship-it"):
                 raise StepError("later", retry_after=3)
             case "nothing":
                 return None  # type: ignore[return-value]
+            case "again":
+                return goto(Ship, Order("more"))
         ctx.attributes["by"] = self.carrier
         ctx.publish("log", order)
         return goto(Shop.refund, "x") if order.item == "returned" else complete(order)
@@ -110,9 +111,9 @@ async def run(flow: Flow | type[Flow] = Shop, **members: Any) -> dict[str, Any]:
         **members,
     }
     body: TaskBody = read_task(msgspec.Raw(msgspec.json.encode(fields)))
-    runner = TaskRunner([bind(flow)], "w1", 2)
-    assert runner.knows(body)
-    ended = await runner.run(body, Attempt())
+    job = TaskRunner([bind(flow)], "w1", 2).job(body)
+    assert job is not None
+    ended = await job.run(Attempt())
     if ended.failure is not None:
         return {"failure": msgspec.json.decode(ended.failure)}
     found: dict[str, Any] = msgspec.json.decode(ended.output or b"")
@@ -146,11 +147,18 @@ async def test_effects_go_along_with_the_decision() -> None:
 
 
 async def test_goto_carries_the_options_of_the_definition() -> None:
-    output = await run(step_type="ship-it", input={"item": "returned"})
+    output = await run(step_type="ship-it", input={"item": "again"})
     (following,) = output["decision"]["next"]
-    assert (following["step_type"], following["input"]) == ("refund", "x")
-    assert following["options"]["execute"]["retry"]["maximum_attempts"] == 0
-    assert "wait_for" not in following["options"]
+    assert (following["step_type"], following["input"]) == ("ship-it", {"item": "more", "count": 1})
+    assert following["options"]["execute"]["retry"]["maximum_attempts"] == 2
+    assert following["options"]["lock_attributes"] == ["stock"]
+
+
+async def test_options_that_a_step_has_anyway_are_not_sent() -> None:
+    output = await run(step_type="ship-it", input={"item": "returned"})
+    assert output["decision"]["next"] == [{"step_type": "refund", "input": "x"}]
+    shape = shape_of(Shop)
+    assert read_options(shape.options(shape.steps["refund"])) == read_options(None)
 
 
 def test_options_of_a_step_name_its_waiting_its_locks_and_its_recovery() -> None:
@@ -236,26 +244,6 @@ async def test_what_a_step_sees() -> None:
         (False, False, "T"),
         ({"old": [1], "new": None}, 2, True),
     ]
-
-
-async def test_a_cancelled_handler_ends_as_a_failure() -> None:
-    class Endless(Flow, name="shop"):
-        @step
-        async def wait(self, ctx: StepContext) -> Decision:
-            await trio.sleep_forever()
-            return dead_end()
-
-    body = TaskBody("a1", "step", "shop", "f1", "r1", step_type="wait", method="execute")
-    runner, attempt = TaskRunner([bind(Endless)], "w1", 1), Attempt()
-    async with trio.open_nursery() as nursery:
-
-        async def check() -> None:
-            ended = await runner.run(body, attempt)
-            assert b"flow_closed" in (ended.failure or b"")
-
-        nursery.start_soon(check)
-        await trio.testing.wait_all_tasks_blocked()
-        attempt.cancel("flow_closed")
 
 
 def _wrong_flows() -> list[Any]:
