@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import random
-from itertools import count
-
 import pytest
 import trio
 
+from tests.bench.chains import WARM_UP, Chains, hand_outs
 from tests.bench.figures import RUNS, percentile, say, spread
 from tests.bench.measuring import cpu_seconds
-from tests.bench.raw import connect
-from tests.bench.stream_load import STEP_TYPE, SlotConnection, slot_workers
+from tests.bench.stream_load import SlotConnection, slot_workers
 from tests.cluster_processes import Cluster
 from tests.idle import total
 from tests.servers import Server
@@ -21,35 +18,6 @@ pytestmark = [pytest.mark.bench, pytest.mark.timeout(900)]
 STEPS = 1_000
 """Of a chain: so many that its start, a request over HTTP, weighs little."""
 SECONDS = 3.0
-WARM_UP = 1.0
-_numbers = count()
-
-
-class Chains:
-    """Keeps a number of chains alive on a node: one that ends is replaced. Its flow type is its own, so that
-    what is left of earlier ones takes no slot.
-    """
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self.flow_type = f"chain{next(_numbers)}"
-        self._send, self._receive = trio.open_memory_channel[None](10_000)
-        self.ended = 0
-
-    def over(self, _flow_id: str) -> None:
-        self.ended += 1
-        self._send.send_nowait(None)
-
-    async def begin(self, flows: int) -> None:
-        for _ in range(flows):
-            self._send.send_nowait(None)
-
-    async def replace(self) -> None:
-        async with connect(self._url) as client:
-            async for _ in self._receive:
-                flow_id = f"f{next(_numbers)}"
-                body = {"flow_type": self.flow_type, "flow_id": flow_id, "start_step": STEP_TYPE}
-                await client.post("/flows", body)
 
 
 async def drain(
@@ -105,28 +73,15 @@ async def test_chains_of_steps(shape: str, one_node: Cluster, server: Server, du
 
 @pytest.mark.parametrize("rate", [100, 1000])
 async def test_hand_out_latency(rate: int, one_node: Cluster, server: Server, durability: str) -> None:
-    """From a result to the same flow's next step, on an idle queue; each flow thinks for a random time.
+    """From a result to the same flow's next step, on an idle queue.
 
     A PING of Redis every 20 ms beside it shows how long this machine takes to wake two processes.
     """
-    url, flows = one_node.nodes[0].url, 40
-    chains = Chains(url)
-    await chains.begin(flows)
-    async with (
-        slot_workers(url, chains.flow_type, 4, 16, 10_000, chains.over) as workers,
-        trio.open_nursery() as nursery,
-    ):
-        for worker in workers:
-            worker.think = lambda: random.expovariate(rate / flows)
-        nursery.start_soon(chains.replace)
-        await trio.sleep(WARM_UP)
-        for worker in workers:
-            worker.gaps.clear()
-        pings: list[float] = []
+    pings: list[float] = []
+    async with trio.open_nursery() as nursery:
         nursery.start_soon(_ping, server.port, pings)
-        await trio.sleep(max(SECONDS, 1000 / rate))
+        gaps = await hand_outs(one_node.nodes[0].url, rate, max(SECONDS, 1000 / rate))
         nursery.cancel_scope.cancel()
-    gaps = [gap * 1000 for worker in workers for gap in worker.gaps]
     text = f"p50 {percentile(gaps, 0.5):.2f} ms, p99 {percentile(gaps, 0.99):.2f} ms of {len(gaps)}"
     say(f"hand-out at {rate} steps/s [{durability}]", text)
     text = f"p50 {percentile(pings, 0.5) * 1000:.2f} ms, p99 {percentile(pings, 0.99) * 1000:.2f} ms"

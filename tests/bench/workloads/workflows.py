@@ -10,7 +10,7 @@ from statistics import median
 from tests.bench.charts import Bar, bar_chart
 from tests.bench.figures import Goal, cell, ratio, say
 from tests.bench.measuring import Usage, usage
-from tests.bench.peers.catalogue import TEMPORAL, WORKFLOWS
+from tests.bench.peers.catalogue import DBOS, RESTATE, TEMPORAL, WORKFLOWS
 from tests.bench.peers.engines import SERVERS
 from tests.bench.peers.peer import Peer
 from tests.bench.report import Section
@@ -21,8 +21,16 @@ SHAPES = ((1, 1), (3, 1), (1, 40), (3, 40))
 """Activities of a workflow, workflows at once."""
 ALONE, TOGETHER = 20, 200
 """Workflows of a run, one at a time and side by side."""
-MOST_CPU, LEAST_RATE = 0.5, 3.0
+MOST_CPU, MOST_MS = 0.5, 10.0
 LEAN = "lean-listener"
+RATES = (
+    (LEAN, TEMPORAL, 3.0),
+    (LEAN, RESTATE, 3.0),
+    (LEAN, DBOS, 3.0),
+    ("lean-main", TEMPORAL, 2.0),
+    ("sdk-listener", TEMPORAL, 1.0),
+)
+"""Whose rate is to be how many times whose, with one activity and 40 at once."""
 HEAD = (
     "engine, shape",
     "workflows/s",
@@ -88,6 +96,20 @@ async def engine(peer: Peer, session: Session) -> AsyncIterator[Engine]:
                 yield Engine(system, [server.process], worker)
 
 
+async def tried(one: Engine, shape: Shape, ended: Ended, section: Section) -> bool:
+    """Run once, and once more when the client fails, as some do now and then; False when that fails too."""
+    try:
+        await one.run(shape, ended)
+    except Stalled as error:
+        say(f"{one.system.peer.title} again", str(error))
+        try:
+            await one.run(shape, ended)
+        except Stalled as error:
+            leave_out(section, one.system.peer, error)
+            return False
+    return True
+
+
 async def measure(session: Session) -> Section:
     """Every engine in turns, in every shape."""
     section = Section("W5", "workflows of one and of three activities")
@@ -105,10 +127,8 @@ async def measure(session: Session) -> Section:
             for _ in session.numbers():
                 for shape in SHAPES:
                     for one in list(engines):
-                        try:
-                            await one.run(shape, found.setdefault((one.system.peer.name, shape), Ended()))
-                        except Stalled as error:
-                            leave_out(section, one.system.peer, error)
+                        ended = found.setdefault((one.system.peer.name, shape), Ended())
+                        if not await tried(one, shape, ended, section):
                             engines.remove(one)
     report(section, found, session.runs)
     return section
@@ -145,22 +165,24 @@ def report(section: Section, found: dict[tuple[str, Shape], Ended], runs: int) -
 
 
 def goals(found: dict[tuple[str, Shape], Ended]) -> list[Goal]:
-    """Ours against Temporal's, run by run, 40 at once."""
+    """Ours against others, run by run, with one activity."""
     reached = []
-    theirs = found.get((TEMPORAL.name, (1, 40)), Ended())
     for name in ("sdk-listener", LEAN):
-        ours = found.get((name, (1, 40)), Ended())
-        measured = bool(ours.rates and theirs.rates)
-        part = ratio(ours.server(), theirs.server()) if measured else 0.0
+        ours, theirs = (found.get((peer, (1, 40)), Ended()) for peer in (name, TEMPORAL.name))
+        part = ratio(ours.server(), theirs.server()) if ours.rates and theirs.rates else None
         text = f"{name}: CPU at most half of Temporal's"
-        reached.append(goal(text, measured, part <= MOST_CPU, part))
-        if name == LEAN:
-            times = ratio(ours.rates, theirs.rates) if measured else 0.0
-            reached.append(
-                goal(f"{name}: at least 3 x Temporal's rate", measured, times >= LEAST_RATE, times)
-            )
+        reached.append(goal(text, part, "x", part is not None and part <= MOST_CPU))
+    for name, peer, least in RATES:
+        ours, theirs = (found.get((system, (1, 40)), Ended()) for system in (name, peer.name))
+        times = ratio(ours.rates, theirs.rates) if ours.rates and theirs.rates else None
+        text = f"{name}: at least {least:g} x the rate of {peer.name}"
+        reached.append(goal(text, times, "x", times is not None and times >= least))
+    alone = found.get((LEAN, (1, 1)), Ended()).rates
+    each = 1000 / median(alone) if alone else None
+    text = f"{LEAN}: under {MOST_MS:g} ms each, one at a time"
+    reached.append(goal(text, each, "ms", each is not None and each < MOST_MS))
     return reached
 
 
-def goal(text: str, measured: bool, reached: bool, times: float) -> Goal:
-    return Goal(text, reached, f"{times:.2f} x") if measured else Goal(text, None, "-")
+def goal(text: str, measured: float | None, unit: str, reached: bool) -> Goal:
+    return Goal(text, None, "-") if measured is None else Goal(text, reached, f"{measured:.2f} {unit}")

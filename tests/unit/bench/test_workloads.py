@@ -30,22 +30,34 @@ def test_flows_are_handed_out_in_three_ways_that_differ_by_their_addresses() -> 
     assert apart.environ["BENCH_URL"] == "{BENCH_LAST_URL}"
 
 
-def test_goals_of_hand_out_are_those_of_the_listener_at_each_rate() -> None:
-    found: hand_out.Found = {("flows-listener", 100): [(0.5, 2), (0.9, 4), (2, 5)]}
-    assert verdicts(hand_out.goals(found)) == [
-        (True, "0.90 ms"),
-        (False, "4.00 ms"),
-        (None, "-"),
-        (None, "-"),
-    ]
+def test_goals_of_hand_out_are_those_of_both_manners_at_each_rate() -> None:
+    found: hand_out.Found = {
+        ("flows-listener", 100): [(0.5, 2), (0.9, 4), (2, 5)],
+        ("next-step", 1000): [(1.5, 2.5)],
+    }
+    missing = [(None, "-"), (None, "-")]
+    between = [(False, "1.50 ms"), (True, "2.50 ms")]
+    started = [(True, "0.90 ms"), (False, "4.00 ms")]
+    assert verdicts(hand_out.goals(found)) == [*missing, *between, *started, *missing]
 
 
-def test_goals_of_workflows_compare_the_server_and_its_store() -> None:
+def test_goals_of_workflows_compare_cost_with_one_system_and_rates_with_all() -> None:
     ours = Ended([300.0, 290.0], [Usage(server=0.001, store=0.001, worker=9)] * 2)
-    theirs = Ended([100.0], [Usage(server=0.004)])
-    found = {("lean-listener", (1, 40)): ours, ("temporal", (1, 40)): theirs}
-    assert verdicts(workflows.goals(found)) == [(None, "-"), (True, "0.50 x"), (True, "3.00 x")]
-    assert verdicts(workflows.goals({})) == [(None, "-")] * 3
+    temporal = Ended([100.0], [Usage(server=0.004)])
+    dbos = Ended([200.0], [Usage(server=0.004)])
+    found = {
+        ("lean-listener", (1, 40)): ours,
+        ("temporal", (1, 40)): temporal,
+        ("dbos", (1, 40)): dbos,
+        ("lean-listener", (1, 1)): Ended([125.0, 80.0, 160.0]),
+    }
+    nothing = (None, "-")
+    cost, rates = (
+        [nothing, (True, "0.50 x")],
+        [(True, "3.00 x"), nothing, (False, "1.50 x"), nothing, nothing],
+    )
+    assert verdicts(workflows.goals(found)) == [*cost, *rates, (True, "8.00 ms")]
+    assert verdicts(workflows.goals({})) == [nothing] * 8
     assert ours.server() == [2, 2]
     assert ours.everything() == pytest.approx([9002, 9002])
 
