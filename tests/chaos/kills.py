@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -55,7 +56,8 @@ class Toll:
     offered: int
     rate: float
     hand_outs: int
-    refused: int
+    refused: Counter[str]
+    """Answers, by the reason they were refused for."""
     kills: int
     back: Spread
     silence: Spread
@@ -69,7 +71,7 @@ class Toll:
         slow = ", ".join(f"{seconds:.1f} s after kill {number}" for number, seconds in self.slow)
         return (
             f"{self.offered} tasks offered at {self.rate:.0f}/s, {self.hand_outs} hand-outs, "
-            f"{self.refused} answers refused, {self.kills} kills\n"
+            f"{self.refused.total()} answers refused {dict(self.refused)}, {self.kills} kills\n"
             f"from kill to kill (s): {self.pause}\n"
             f"back at 90 % (s): {self.back}\nsilence (s): {self.silence}\nslowest: {slow}"
         )
@@ -145,7 +147,9 @@ def judge(lines: Sequence[Line], offered: int, rate: float, complaints: Sequence
     back = [back_after(handed, moment, rate) for moment in killed]
     ends = [*killed[1:], killed[-1] + int(CALM_SECONDS * SECOND)] if killed else []
     silence = [longest_silence(handed, *pair) for pair in zip(killed, ends, strict=True)]
-    refused = sum(isinstance(line, Answered) and line.outcome is Outcome.REFUSED for line in lines)
+    refused = Counter(
+        line.reason for line in lines if isinstance(line, Answered) and line.outcome is Outcome.REFUSED
+    )
     slow = sorted(enumerate(back, 1), key=lambda pair: -pair[1])[:3]
     return Toll(
         offered=offered,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,15 +16,21 @@ Main = Callable[[argparse.Namespace, Path], Awaitable[Sequence[object]]]
 
 
 def run_program(parser: argparse.ArgumentParser, main: Main, argv: Sequence[str] | None = None) -> int:
-    """Run ``main(options, directory)``; prints what was broken and returns the exit code."""
+    """Run ``main(options, directory)``; prints what was broken and returns the exit code.
+
+    Logs and records of a run that broke something are kept whether asked for or not: it may not happen again.
+    """
     parser.add_argument("--keep", default="", help="directory for logs and records")
     options = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory() as temporary:
-        directory = Path(options.keep or temporary)
-        directory.mkdir(parents=True, exist_ok=True)
-        began = time.monotonic()
-        broken = trio.run(main, options, directory)
+    directory = Path(options.keep or tempfile.mkdtemp(prefix="headrace-chaos-"))
+    directory.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    broken = trio.run(main, options, directory)
     for what in broken:
         print(f"BROKEN {what}")
+    if broken:
+        print(f"logs and records are in {directory}")
+    elif not options.keep:
+        shutil.rmtree(directory)
     print(f"{'BROKEN' if broken else 'clean'} after {time.monotonic() - began:.0f} s")
     return 1 if broken else 0
