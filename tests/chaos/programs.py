@@ -25,7 +25,11 @@ def run_program(parser: argparse.ArgumentParser, main: Main, argv: Sequence[str]
     directory = Path(options.keep or tempfile.mkdtemp(prefix="headrace-chaos-"))
     directory.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    broken = trio.run(main, options, directory)
+    try:
+        broken = trio.run(main, options, directory)
+    except BaseException:  # as a promise that is broken, or Ctrl-C
+        print(f"logs and records are in {directory}")
+        raise
     for what in broken:
         print(f"BROKEN {what}")
     if broken:

@@ -30,6 +30,20 @@ def test_records_are_kept_when_something_was_broken(
     assert ("logs and records are in" in capsys.readouterr().out) == bool(broken)
 
 
+def test_records_of_a_program_that_fails_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    async def main(_options: argparse.Namespace, _directory: Path) -> Sequence[object]:
+        raise OSError("no server")
+
+    with pytest.raises(OSError, match="no server"):
+        run_program(argparse.ArgumentParser(), main, [])
+    (kept,) = tmp_path.iterdir()
+    assert str(kept) in capsys.readouterr().out
+
+
 def test_records_that_were_asked_for_are_kept(tmp_path: Path) -> None:
     async def main(_options: argparse.Namespace, directory: Path) -> Sequence[object]:
         (directory / "records").write_text("what happened")
