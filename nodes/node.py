@@ -157,6 +157,7 @@ async def open_node(settings: Settings, address: str = "", spans: Spans | None =
             sticky_ms=int(settings.matching.sticky_wait * 1000),
             sync_ms=int(settings.matching.sync_match_wait * 1000),
             behind=lambda queue, type_part: streams.matcher.behind(queue, type_part),
+            reserve=lambda queue, step_type: streams.matcher.reserve(queue, step_type),
         )
         flows = FlowEngine(store, clock, random, placement=placement)
         due = DueWork(

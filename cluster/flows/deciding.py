@@ -286,7 +286,7 @@ class FlowDecider:
                 one.outright = False
                 continue
             unsure = not result and commit.planned.offered is not None
-            one.result = Done(commit.changes, _handed_out(commit), unsure)
+            one.result = Done(commit.changes, commit.planned.handed_out(commit.tx), unsure)
             if commit.after is not None:
                 self._learn(commit, applied_now=result)
 
@@ -297,15 +297,6 @@ class FlowDecider:
             self._runs.learn(commit.after.run, commit.planned.written)
         else:
             self._runs.forget(commit.pending.job.run_id)
-
-
-def _handed_out(commit: _Commit) -> HandedOut | None:
-    """The step that a commit has given to the slot of its job."""
-    task, handed_over = commit.planned.offered, commit.tx.handed_over
-    if task is None or task.task_id not in handed_over:
-        return None
-    at_ms = handed_over[task.task_id]
-    return HandedOut(commit.tx.partition, task.task_id, task.attempt, 0, at_ms, task.body)
 
 
 def _view(picture: Picture, job: Job) -> View:

@@ -27,6 +27,8 @@ from cluster.flows.limits import HISTORY_KEPT
 from cluster.flows.records import FlowInfo, FlowRun, Method, StepState
 from cluster.flows.storage import encode_record, step_field, step_task_id
 from cluster.ids import TaskKind
+from cluster.queues.hand_outs import HandedOut
+from cluster.queues.reservations import Reservation
 from cluster.store.keys import Keys, QueueName, encode
 from cluster.store.transaction import OpenSlot, ReadyTask, Transaction
 from cluster.times import iso_ms
@@ -47,16 +49,18 @@ _STORING: Final = frozenset({ReadyStep, Append})
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Where a step that became ready is put (rule C): ``behind`` tells, for heads and an encoded type,
-    whether older work of the same kind waits in another partition.
+    whether older work of the same kind waits in another partition. ``reserve`` finds a free slot of this
+    node for the first step of a flow, by its queue and step type.
     """
 
     sticky_ms: int = 5_000
     sync_ms: int = 200
     behind: Callable[[QueueName, str], bool] = lambda queue, type_part: False
+    reserve: Callable[[QueueName, str], Reservation | None] = lambda queue, step_type: None
 
 
 class Taker(Protocol):
-    """The slot that gets free when the step before a decision ends."""
+    """The slot that gets free when the step before a decision ends, or is reserved for it."""
 
     def takes(self, queue: QueueName, step_type: str) -> OpenSlot | None:
         """The slot, if the step can go to it at once: it is free, and nothing that it could take waits."""
@@ -77,6 +81,14 @@ class Planned(msgspec.Struct, frozen=True):
 
     written: int
     offered: OfferedTask | None = None
+
+    def handed_out(self, tx: Transaction) -> HandedOut | None:
+        """The step that the slot has got by ``tx``, which was committed just now."""
+        task = self.offered
+        at_ms = None if task is None else tx.handed_over.get(task.task_id)
+        if task is None or at_ms is None:
+            return None
+        return HandedOut(tx.partition, task.task_id, task.attempt, 0, at_ms, task.body)
 
 
 def timer_name(run_id: str, name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -13,7 +14,7 @@ from cluster.errors import ConditionFailed, Refused, StoreUnavailable
 from cluster.flows import machine
 from cluster.flows.changes import View
 from cluster.flows.deciding import FlowDecider
-from cluster.flows.planning import plan
+from cluster.flows.planning import plan, step_queue
 from cluster.flows.records import (
     FlowInfo,
     FlowRun,
@@ -155,13 +156,17 @@ class Starts(FlowDecider):
         }
         tx.redis("ZADD", keys.flows(partition, info.namespace), now_ms, run_id)
         run = FlowRun(info=info, state=FlowState())
-        try:
-            written = plan(tx, keys, run, changes, self._placement, fixed=fixed).written
-            applied_now = await self._store.commit(tx)
-        except TransactionTooLarge as error:
-            raise Refused("payload_too_large", str(error), status=422) from error
-        if applied_now:
-            self._runs.learn(Picture(run).after(changes, tx.request_id).run, written)
+        reserved = self._placement.reserve(step_queue(info), info.start_step)
+        with reserved or nullcontext():
+            try:
+                planned = plan(tx, keys, run, changes, self._placement, reserved, fixed)
+                applied_now = await self._store.commit(tx)
+            except TransactionTooLarge as error:
+                raise Refused("payload_too_large", str(error), status=422) from error
+            if applied_now:
+                self._runs.learn(Picture(run).after(changes, tx.request_id).run, planned.written)
+                if reserved is not None:
+                    reserved.settle(planned.handed_out(tx))
         if previous is not None:
             self._runs.forget(previous.run_id)
         return FlowStarted(info, STARTED)

@@ -39,6 +39,13 @@ class UnderWay:
         else:
             self._number += 1
 
+    def begin_now(self) -> bool:
+        """As :meth:`begin`, but False, and nothing begins, where that would wait."""
+        if self._alone.locked():
+            return False
+        self._number += 1
+        return True
+
     def end(self) -> None:
         """It is over, and what it brought is known."""
         self._number -= 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import islice
 from typing import Final, Protocol
 
 from cluster.ids import TaskKind
@@ -18,6 +19,8 @@ from cluster.store.keys import QueueName, encode
 
 STICKY: Final = "t"
 """Kind of the lists of steps that wait for one worker; the types in them are flow types."""
+MOST_ASKED: Final = 16
+"""Groups that are asked for a free slot for one step; where so many are busy it may as well be queued."""
 
 
 class Given(StrEnum):
@@ -101,6 +104,8 @@ class SlotGroups:
     """All groups of a node."""
 
     _groups: dict[tuple[StreamWorker, Skills], Group] = field(default_factory=dict)
+    _serving: dict[QueueName, dict[Group, None]] = field(default_factory=dict)
+    """Those that serve a flow type, whoever was asked last at the end."""
 
     def __iter__(self) -> Iterator[Group]:
         return iter(self._groups.values())
@@ -115,6 +120,8 @@ class SlotGroups:
         new = group is None
         if group is None:
             group = self._groups[key] = Group(*key)
+            for queue in group.step_queues:
+                self._serving.setdefault(queue, {})[group] = None
         group.size += 1
         group.shared_size += slot.kind is SlotKind.STEP_AND_RPC
         slot.group = group
@@ -131,4 +138,20 @@ class SlotGroups:
         if group.size:
             return None
         del self._groups[group.worker, group.skills]
+        for queue in group.step_queues:
+            del self._serving[queue][group]
+            if not self._serving[queue]:
+                del self._serving[queue]
         return group
+
+    def free_for(self, queue: QueueName, step_type: str, now: float) -> Slot | None:
+        """A free slot that can run a step of the flow type, at ``now`` (trio's clock); groups take turns."""
+        serving = self._serving.get(queue, {})
+        for group in list(islice(serving, MOST_ASKED)):
+            del serving[group]
+            serving[group] = None
+            if not group.shared or group.worker.rests_until > now:
+                continue
+            if group.worker.supports(group.skills, NameKind.STEP, queue.queue, step_type):
+                return next(iter(group.shared))
+        return None

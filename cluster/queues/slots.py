@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -25,6 +26,7 @@ from cluster.ids import TaskKind
 from cluster.queues.hand_outs import HandedOut, UnderWay
 from cluster.queues.heads import Counts
 from cluster.queues.looks import Looks
+from cluster.queues.reservations import Reservation
 from cluster.queues.slot_claims import StepClaim, StepClaims, claim_steps
 from cluster.queues.slot_groups import STICKY, Given, Group, Slot, SlotGroups, WaitingRpc
 from cluster.queues.slot_kind import SlotKind
@@ -58,7 +60,7 @@ class SlotStatistics:
     given_up_searches: int
     waiting_rpcs: int
     handed_over: int
-    """Steps that followed another one into its slot, without a claim."""
+    """Steps given to a slot by the commit that made them ready, without a claim."""
 
 
 class SlotMatcher:
@@ -394,6 +396,28 @@ class SlotMatcher:
         self._returned += 1
         self._give_back(step, slot.worker.worker_id)
         self.free(slot)
+
+    def reserve(self, queue: QueueName, step_type: str) -> Reservation | None:
+        """A free slot for a step that a commit is about to make ready, under the terms of :meth:`open_slot`.
+
+        None: there is none, so the step waits in its queue and finds a slot by a claim.
+        """
+        slot = self._groups.free_for(queue, step_type, trio.current_time())
+        opened = None if slot is None else self.open_slot(slot, queue)
+        if slot is None or slot.group is None or opened is None or not self.under_way.begin_now():
+            return None
+        del slot.group.shared[slot]
+        return Reservation(opened, partial(self._reserved, slot))
+
+    def _reserved(self, slot: Slot, step: HandedOut | None, known: bool) -> None:
+        """The commit is over for which a slot was reserved."""
+        if step is None:
+            self.free(slot)
+        else:
+            self.hand_over(slot, step)
+        self.under_way.end()
+        if not known:
+            self._unsure()
 
     # -- the safety net ---------------------------------------------------------------------
 

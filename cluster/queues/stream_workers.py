@@ -74,6 +74,14 @@ class StreamWorker:
         wanted = item(kind, flow_type, name)
         return wanted in self.declined or wanted in self.held_back
 
+    def supports(self, skills: Skills, kind: NameKind, flow_type: str, name: str) -> bool:
+        """Whether a slot that was registered with ``skills`` can run a name, as far as known."""
+        skill = skills.of(flow_type)
+        if skill is None or self.lacks(kind, flow_type, name):
+            return False
+        names = skill.step_types if kind is NameKind.STEP else skill.rpc_names
+        return names is None or name in names
+
     def lacking(self, kind: NameKind, flow_type: str) -> frozenset[str]:
         """Encoded names of a flow type that the worker is known not to support."""
         if not self.declined and not self.held_back:

@@ -248,11 +248,6 @@ class Transaction(msgspec.Struct):
             operation += slot.session, str(slot.version), slot.worker_id, list(slot.doubts)
         self.operations.append(operation)
 
-    @property
-    def may_hand_over(self) -> bool:
-        """Whether the commit may give a task to a slot."""
-        return any(operation[0] == "@hand" for operation in self.operations)
-
     def unstick(self, task_id: str, excluding: str = "") -> None:
         """A ready task waits for one worker no longer. ``excluding`` is an encoded worker id."""
         self.operations.append(["@unstick", task_id, excluding])

@@ -238,7 +238,7 @@ class Connection:
         rests = worker.rests_until and worker.rests_until > trio.current_time()
         if rests or not self.core.gets_free(opened.number):
             return None
-        if not _fits(worker, self._skills, NameKind.STEP, queue.queue, step_type):
+        if not worker.supports(self._skills, NameKind.STEP, queue.queue, step_type):
             return None
         return self._hub.matcher.open_slot(opened.slot, queue)
 
@@ -248,7 +248,7 @@ class Connection:
             return Given.GONE
         worker = opened.slot.worker
         step = running_step(claim, worker.worker_id, self._hub.session())
-        if not _fits(worker, self._skills, NameKind.STEP, step.flow_type, step.step_type):
+        if not worker.supports(self._skills, NameKind.STEP, step.flow_type, step.step_type):
             return Given.UNFIT
         if not self.core.hand_out(number, step.attempt_id, step_task(claim, step)):
             return Given.GONE
@@ -261,7 +261,7 @@ class Connection:
         opened = self._open.get(number)
         if opened is None:
             return Given.GONE
-        if not _fits(opened.slot.worker, self._skills, NameKind.RPC, run.flow_type, run.name):
+        if not opened.slot.worker.supports(self._skills, NameKind.RPC, run.flow_type, run.name):
             return Given.UNFIT
         if not self.core.hand_out(number, run.rpc_id, rpc_task(run)):
             return Given.GONE
@@ -338,14 +338,6 @@ class Connection:
     def wake(self) -> None:
         """Let the carrier look for something to send."""
         self.output.set()
-
-
-def _fits(worker: StreamWorker, skills: Skills, kind: NameKind, flow_type: str, name: str) -> bool:
-    skill = skills.of(flow_type)
-    if skill is None or worker.lacks(kind, flow_type, name):
-        return False
-    names = skill.step_types if kind is NameKind.STEP else skill.rpc_names
-    return names is None or name in names
 
 
 def _ignore(_verdict: Verdict) -> None:

@@ -75,7 +75,11 @@ class StreamCollector(Collector):
                 slots.given_up_searches,
             ),
             ("stream_steps_claimed", "Steps handed to slots of this node", slots.tasks),
-            ("stream_steps_handed_over", "Steps that followed another into its slot", slots.handed_over),
+            (
+                "stream_steps_handed_over",
+                "Steps given to a slot by the commit that made them ready",
+                slots.handed_over,
+            ),
             ("stream_claims", "Claims sent for slots of this node", slots.claims),
             ("stream_orphans_failed", "Attempts failed because their node died", streams.orphanage.failed),
             ("stream_claims_repaired", "Attempts returned because a claim's reply was lost", hub.repaired),

@@ -238,8 +238,12 @@ def _node(
     nursery: trio.Nursery,
 ) -> StreamNode:
     member, random = members[number], Random(number)
-    behind: Callable[..., bool] = lambda queue, type_part: hub.matcher.behind(queue, type_part)  # noqa: E731
-    placement = Placement(int(settings.sticky_wait * 1000), int(settings.sync_match_wait * 1000), behind)
+    placement = Placement(
+        int(settings.sticky_wait * 1000),
+        int(settings.sync_match_wait * 1000),
+        lambda queue, type_part: hub.matcher.behind(queue, type_part),
+        lambda queue, step_type: hub.matcher.reserve(queue, step_type),
+    )
     engine = FlowEngine(store, clock, random, placement=placement)
     hub = StreamHub(
         store,
