@@ -1,7 +1,8 @@
 """Drops tickets that no lease names, and keeps what partitions and namespaces know in step (rule D2).
 
 A node may die between taking a ticket and claiming with it, or between a commit that ended a lease and
-the drop of its ticket. Every 5 s the holder of a namespace's partition looks at tickets older than 10 s.
+the drop of its ticket. Who takes a namespace's partition looks at tickets older than 10 s, and again every
+5 s while it holds it.
 No claim can use such a ticket any more, so one that no live lease names is dropped, under the condition
 that it still is the one that was looked at.
 """
@@ -56,14 +57,17 @@ class Audit:
         self.leases_adopted = 0
 
     async def housekeep(self, held: HeldPartition) -> None:
-        """Audit every few seconds until cancelled."""
+        """Audit at once and then every few seconds, until cancelled.
+
+        At once, because where nodes die again and again nobody may hold the partition long enough for more.
+        """
         while True:
-            await trio.sleep(self._every * self._random.uniform(0.8, 1.2))
             try:
                 if held.may_act():
                     await self._audit_partition(held)
             except StoreError as error:
                 log.debug("audit_postponed", partition=held.partition, reason=error.reason)
+            await trio.sleep(self._every * self._random.uniform(0.8, 1.2))
 
     async def _audit_partition(self, held: HeldPartition) -> None:
         names = await self._store.call("SMEMBERS", self._store.keys.counted(), idempotent=True)

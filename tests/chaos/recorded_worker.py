@@ -2,9 +2,10 @@
 
 ``python -m tests.chaos.recorded_worker URL TENANT PARENT_PID RECORD [--id=] [--seed=] [--lease=]``
 
-It speaks the wire by hand, so that each request and answer is seen. Its workflow ``signing`` is a chain
-of ``sign`` activities; each answers with the token of its hand-out, and the workflow's result is the
-list of them. Now and then it fails an attempt, leaves one alone, or answers after its lease is over.
+It speaks the wire by hand, so that each request and answer is seen. Its workflow ``signing`` is a chain of
+``sign`` activities; each answers with the token of its hand-out, and the workflow's result is the list of
+them; in the place of one that was given up comes another. Now and then it fails an attempt, leaves one
+alone, or answers after its lease is over.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import trio
 from cluster import payloads
 from cluster.workflows.records import Payload
 from nodes.cli.processes import end_with_parent
+from tests.chaos.chain import NOTHING_TO_DO, chain_of
 from tests.chaos.record import Answered, HandedOut, Outcome, Recorder, Verb, now
 from tests.wire import HEADERS, Wire, complete, envelope, schedule
 
@@ -165,23 +167,23 @@ class RecordedWorker:
         tenant, count, seconds = _arguments(task["arguments"])
         token = f"{task['task_id']}/{poll_id}"
         self._note_hand_out(task, tenant, token, sent)
-        events = task["history_events"]
-        done = [event["payload"] for event in events if event["event_type"] == "ActivityCompleted"]
-        begun = sum(event["event_type"] == "ActivityScheduled" for event in events)
-        commands, verb = [], Verb.DECIDE
-        if len(done) == count:
-            results = [_decode(payload["payload_codec"], payload["result"]) for payload in done]
-            commands, verb = [complete(results)], Verb.CLOSE
-        elif begun == len(done):
-            retry = {"max_attempts": MOST_ATTEMPTS, "backoff_seconds": [0]}
-            arguments = (tenant, begun, seconds)
-            commands = [schedule(ACTIVITY, QUEUE, *arguments, retry_policy=retry)]
+        chain = chain_of(task["history_events"])
+        answer: dict[str, Any]
         body = {
             "lease_owner": task["lease_owner"],
             "workflow_task_attempt": task["workflow_task_attempt"],
-            "commands": commands,
         }
-        await self._answer(task, verb, "workflow", token, body)
+        if len(chain.done) == count:
+            results = [_decode(payload["payload_codec"], payload["result"]) for payload in chain.done]
+            verb, answer = Verb.CLOSE, {"commands": [complete(results)]}
+        elif not chain.open:
+            retry = {"max_attempts": MOST_ATTEMPTS, "backoff_seconds": [0]}
+            arguments = (tenant, len(chain.done), seconds)
+            command = schedule(ACTIVITY, QUEUE, *arguments, retry_policy=retry)
+            verb, answer = Verb.DECIDE, {"commands": [command]}
+        else:
+            verb, answer = Verb.FAIL, {"failure": NOTHING_TO_DO}
+        await self._answer(task, verb, "workflow", token, {**body, **answer})
 
     # -- activities ---------------------------------------------------------------------------
 

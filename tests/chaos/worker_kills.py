@@ -27,6 +27,7 @@ import trio
 
 from nodes.cli.processes import Child
 from tests.chaos import victim
+from tests.chaos.chain import NOTHING_TO_DO, chain_of
 from tests.chaos.checker import check
 from tests.chaos.programs import run_program
 from tests.chaos.record import Answered, HandedOut, Observed, Outcome, Recorder, Verb, now, read_lines
@@ -237,16 +238,16 @@ class Lane:
             body: dict[str, Any] = {"result": victim.payload_of(token)}
             verb = Verb.COMPLETE
         else:
-            events = task["history_events"]
-            done = [event["payload"] for event in events if event["event_type"] == "ActivityCompleted"]
-            body, verb = {"commands": []}, Verb.DECIDE
-            if done:
-                tokens = [victim.value_of(one["payload_codec"], one["result"]) for one in done]
+            chain = chain_of(task["history_events"])
+            if chain.done:
+                tokens = [victim.value_of(one["payload_codec"], one["result"]) for one in chain.done]
                 body, verb = {"commands": [complete(tokens)]}, Verb.CLOSE
-            elif not any(event["event_type"] == "ActivityScheduled" for event in events):
-                body = {"commands": [victim.schedule_command(self.queue)]}
+            elif not chain.open:
+                body, verb = {"commands": [victim.schedule_command(self.queue)]}, Verb.DECIDE
+            else:
+                body, verb = {"failure": NOTHING_TO_DO}, Verb.FAIL
         op = self.recorder.invoke(verb, TENANT, task["workflow_id"], task=task["task_id"], token=token)
-        path = f"/api/worker/{kind}-tasks/{task['task_id']}/complete"
+        path = f"/api/worker/{kind}-tasks/{task['task_id']}/{'fail' if verb is Verb.FAIL else 'complete'}"
         answer = {**victim.answer_of(task), **body}
         await ask(self.recorder, op, lambda: self.wire.client.post(path, json=answer))
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+import trio
 
 from cluster.admission import tickets
-from cluster.admission.audit import Audit
+from cluster.admission.audit import Audit, auditing_partition
 from cluster.admission.counting import Counting
 from cluster.admission.limits import LimitName
 from cluster.ids import TaskKind
 from tests.cluster.admission.test_limits_hold import taken, tree
 from tests.cluster.admission.world import ACTIVITY, World, open_world
+from tests.cluster.nodes import hold
 from tests.store_time import store_ms
 from tests.waiting import eventually
 
@@ -44,6 +46,25 @@ async def test_a_ticket_that_was_taken_but_never_used_is_dropped(redis_url: str,
         assert await audit.audit("ns") == 3
         assert await world.tickets() == 2 == await world.tickets(queue="q")
         assert await audit.audit("ns") == 0
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_who_takes_a_partition_audits_it_at_once(redis_url: str, prefix: str) -> None:
+    """Where a node dies every few seconds, nobody holds a partition for as long as audits are apart."""
+    async with open_world(redis_url, prefix, members=2, overrides=LIMITED) as world:
+        await world.members[1].gate.ask("ns", ACTIVITY, "q", 5)
+        await world.members[1].crash()
+        audit = Audit(world.store, world.members[0].limits, Random(1), every=3600)
+        partition = auditing_partition("ns", world.store.keys.partitions)
+        held = await hold(world.store, partition)
+
+        async def free() -> bool:
+            return await world.tickets() == 0
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(audit.housekeep, held)
+            await eventually(free)
+            nursery.cancel_scope.cancel()
 
 
 @pytest.mark.usefixtures("hasty")
