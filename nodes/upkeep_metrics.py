@@ -74,6 +74,11 @@ class UpkeepCollector(Collector):
             ("upkeep_overdue", "Overdue work of other nodes' partitions done here", upkeep.overdue),
             ("upkeep_dead_entries", "Queue entries removed because their task was gone", upkeep.dead_entries),
             ("upkeep_queues_removed", "Empty queues removed", upkeep.queues_removed),
+            (
+                "upkeep_leases_mended",
+                "Leases whose end was not where whoever ends leases looks; must stay 0",
+                upkeep.leases_mended,
+            ),
         ):
             yield CounterMetricFamily(f"headrace_{name}", text, value)
 

@@ -70,6 +70,7 @@ class UpkeepCounters:
     heads_removed: int = 0
     dead_entries: int = 0
     queues_removed: int = 0
+    leases_mended: int = 0
     overdue: int = 0
     counts: dict[int, dict[str, QueueCount]] = field(default_factory=dict)
 
@@ -240,8 +241,11 @@ class Keeper:
         return restored
 
     async def compact(self, held: HeldPartition) -> int:
-        """Drop dead entries and idle empty queues; refresh the counts. Returns queues removed."""
-        cursor, removed = "0", 0
+        """Drop dead entries and idle empty queues; refresh the counts. Returns queues removed.
+
+        Sees to it, too, that every lease that is over is known to whoever ends leases.
+        """
+        cursor, removed, mended = "0", 0, 0
         counts: dict[str, QueueCount] = {}
         while held.may_act():
             idle_ms = int(self._times.idle_queue * 1000)
@@ -250,12 +254,16 @@ class Keeper:
             self.counters.dead_entries += reply[1]
             self.counters.queues_removed += reply[2]
             removed += reply[2]
+            mended += reply[4]
+            self.counters.leases_mended += reply[4]
             rows = reply[3]
             for i in range(0, len(rows), 3):
                 counts[rows[i].decode()] = QueueCount(rows[i + 1], rows[i + 2])
             if cursor == "0":
                 break
         self.counters.counts[held.partition] = counts
+        if mended:
+            log.warning("leases_mended", partition=held.partition, mended=mended)
         return removed
 
     async def _scan(self, script: str, held: HeldPartition, cursor: str, *more: int) -> list[Any]:

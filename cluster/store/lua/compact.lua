@@ -1,18 +1,22 @@
 -- include: queues
--- Removes what nobody needs any more from some queues, and counts what they hold.
+-- Removes what nobody needs any more from some queues, and counts what they hold; mends the ends of leases.
 --
 -- KEYS[1]  any key of the partition
 -- ARGV[1]  start of the partition's keys   ARGV[2]  prefix of the cluster
 -- ARGV[3]  owner and ARGV[4] nonce of the partition lease
 -- ARGV[5]  cursor ("0" to begin)           ARGV[6]  about how many queues to look at
 -- ARGV[7]  ms without a new task after which an empty queue goes
--- ARGV[8]  pending entries to check per queue
+-- ARGV[8]  pending entries, and leases that are over, to check per queue
 --
 -- A pending entry is dead when its task is not leased under it (A6). An empty stream goes with its
 -- group, cursor and registration; enqueueing makes them anew, in this slot, so no race exists (A9).
 --
--- Returns [next cursor ("0" at the end), dead entries removed, queues removed, counts] with counts
--- [queue, undelivered, leased or dead, ...]; or "FENCED" (E4).
+-- A lease of a poll that is over stands in `leases` until somebody has ended it. All scripts keep it so; one
+-- that is missing there, with a task that would come back never, gets its place again, and what stands there
+-- without a lease that is over goes.
+--
+-- Returns [next cursor ("0" at the end), dead entries removed, queues removed, counts, leases mended] with
+-- counts [queue, undelivered, leased or dead, ...]; or "FENCED" (E4).
 -- oom: allow
 P, PREFIX = ARGV[1], ARGV[2]
 local held = redis.call('HMGET', P .. ':lease', 'owner', 'nonce', 'until')
@@ -56,7 +60,51 @@ local function unregister(heads, type_part)
   end
 end
 
+-- Leases are looked at when they should have been ended so many ms ago.
+local LATE = 10000
+local function over(leases)
+  return redis.call('ZRANGE', leases, '-inf', text(now - LATE), 'BYSCORE', 'LIMIT', 0, ARGV[8])
+end
+
+-- When the lease of a poll ends, as its record says; nil for a task that is not leased to a poll.
+local function end_of(id)
+  local r = redis.call('HMGET', P .. ':task:' .. id, 's', 'k', 'x')
+  return r[1] == 'l' and r[2] and tonumber(r[3])
+end
+
+local function mend_times()
+  local mended = 0
+  for _, id in ipairs(over(P .. ':leases')) do
+    local ends = end_of(id)
+    if not ends then
+      redis.call('ZREM', P .. ':leases', id)
+      mended = mended + 1
+    elseif ends > now then
+      redis.call('ZADD', P .. ':leases', text(ends), id)
+      mended = mended + 1
+    end
+  end
+  return mended
+end
+
+local looked = {}
+local function restore_leases(name)
+  local restored = 0
+  if not looked[name] and string.find(name, '^[wa]:') then
+    looked[name] = true
+    for _, id in ipairs(over(P .. ':lq:' .. name)) do
+      local ends = end_of(id)
+      if ends and not redis.call('ZSCORE', P .. ':leases', id) then
+        redis.call('ZADD', P .. ':leases', text(ends), id)
+        restored = restored + 1
+      end
+    end
+  end
+  return restored
+end
+
 local scan = redis.call('SSCAN', P .. ':queues', ARGV[5], 'COUNT', ARGV[6])
+local mended = ARGV[5] == '0' and mend_times() or 0
 local dead, removed, counts = 0, 0, {}
 for _, queue in ipairs(scan[2]) do
   local stream = P .. ':q:' .. queue
@@ -65,6 +113,7 @@ for _, queue in ipairs(scan[2]) do
   if exists then
     dead = dead + bury_dead_entries(queue, stream)
   end
+  mended = mended + restore_leases(task_queue(heads))
   local length = redis.call('XLEN', stream)
   local back = redis.call('ZCARD', P .. ':b:' .. queue)
   local leased_yet = redis.call('EXISTS', P .. ':lq:' .. task_queue(heads)) == 1
@@ -83,4 +132,4 @@ for _, queue in ipairs(scan[2]) do
     counts[#counts + 1] = leased
   end
 end
-return { scan[1], dead, removed, counts }
+return { scan[1], dead, removed, counts, mended }
