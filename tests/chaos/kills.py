@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -64,16 +64,21 @@ class Toll:
     pause: Spread
     slow: Sequence[tuple[int, float]]
     """The kills after which it took longest, with the seconds."""
+    quiet: Sequence[tuple[str, float]]
+    """Each tenant's tasks of one kind, with how long (s) none was handed out: a queue that stands still hides
+    among others that go on. The longest first."""
     broken: Sequence[Broken]
     complaints: Sequence[str]
 
     def __str__(self) -> str:
         slow = ", ".join(f"{seconds:.1f} s after kill {number}" for number, seconds in self.slow)
+        quiet = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self.quiet)
         return (
             f"{self.offered} tasks offered at {self.rate:.0f}/s, {self.hand_outs} hand-outs, "
             f"{self.refused.total()} answers refused {dict(self.refused)}, {self.kills} kills\n"
             f"from kill to kill (s): {self.pause}\n"
-            f"back at 90 % (s): {self.back}\nsilence (s): {self.silence}\nslowest: {slow}"
+            f"back at 90 % (s): {self.back}\nsilence (s): {self.silence}\nslowest: {slow}\n"
+            f"longest without a hand-out, by kind (s): {quiet}"
         )
 
 
@@ -161,9 +166,21 @@ def judge(lines: Sequence[Line], offered: int, rate: float, complaints: Sequence
         silence=spread(silence),
         pause=spread([(b - a) / SECOND for a, b in pairwise(killed)]),
         slow=slow,
+        quiet=_quiet(lines, killed[0], ends[-1]) if killed else (),
         broken=check(lines),
         complaints=complaints,
     )
+
+
+def _quiet(lines: Sequence[Line], begin: int, end: int) -> list[tuple[str, float]]:
+    """How long no task of a tenant and kind was handed out between two moments (ns), the longest first."""
+    times: defaultdict[str, list[int]] = defaultdict(list)
+    for line in lines:
+        if isinstance(line, HandedOut):
+            kind = "steps" if not line.lasts else "activities" if line.renumbered else "workflow tasks"
+            times[f"{line.tenant} {kind}"].append(line.at)
+    found = [(name, longest_silence(sorted(handed), begin, end)) for name, handed in times.items()]
+    return sorted(found, key=lambda one: -one[1])
 
 
 async def _main(options: argparse.Namespace, directory: Path) -> Sequence[object]:

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import pytest
 
 from tests.chaos import campaign, drain, growth, kills, pauses, soak, worker_kills
 from tests.chaos.growth import Sample
+from tests.chaos.record import FaultBegan, HandedOut, Line
 from tests.chaos.recovery import SECOND, Spread, back_after, longest_silence, spread
 
 Program = Callable[[Sequence[str]], int]
@@ -51,6 +53,22 @@ def test_work_is_back_with_the_first_good_second() -> None:
     assert back_after(handed, 10 * SECOND, 10) == pytest.approx(2.8, abs=0.4)
     assert back_after(handed, 19 * SECOND + tenth, 20) == float("inf")
     assert longest_silence(handed, 9 * SECOND, 20 * SECOND) == pytest.approx(3.1, abs=0.01)
+
+
+def test_a_queue_that_stands_still_shows_among_others_that_go_on() -> None:
+    handed: dict[str, dict[str, int]] = {"still": {"lasts": SECOND}, "steps": {}}
+    lines: list[Line] = [FaultBegan(at=SECOND, number=1, fault=kills.NODE_KILLED, target="node-1")]
+    for name, fields in handed.items():
+        for at in range(0, 5 * SECOND, SECOND // 4):
+            if name == "steps" or not SECOND < at < 3 * SECOND:
+                token = f"{name}/{at}"
+                one = HandedOut(
+                    at=at, tenant="red", belongs_to="red", execution=name, task=token, attempt=1, token=token
+                )
+                lines.append(msgspec.structs.replace(one, **fields))
+    toll = kills.judge(lines, 1, 1.0, [])
+    assert toll.quiet == [("red activities", 2.0), ("red steps", 0.25)]
+    assert "red activities 2.0" in str(toll)
 
 
 def test_a_spread_is_what_was_measured() -> None:
