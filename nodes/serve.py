@@ -15,17 +15,18 @@ from cluster.settings.schema import Settings
 from nodes import open_files
 from nodes.api.app import create_app
 from nodes.api.limits import MAX_CONNECTIONS, ListenerLimits
+from nodes.api.messages import Answering
 from nodes.api.metrics import Metrics
 from nodes.api.pipeline import Pipeline
 from nodes.api.providers import provided_access
-from nodes.api.serving import Address, Asgi, open_listener, tune_gc
+from nodes.api.serving import Address, open_listener, tune_gc
 from nodes.api.serving import serve as serve_http
 from nodes.console.front import open_console
 from nodes.listener.listener import WorkerListener
 from nodes.listener.metrics import ListenerCollector
 from nodes.node import Node, check_store, drain, leave, open_node
 from nodes.streams.carriers import with_streams
-from nodes.streams.door import StreamDoor
+from nodes.streams.door import PlainDoor, StreamDoor
 from nodes.streams.metrics import StreamCollector
 from nodes.tracing import spans
 from nodes.upkeep_metrics import UpkeepCollector
@@ -71,20 +72,7 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[str] = trio.
                     StreamCollector(node.streams, node.keeper.counters, node.clock, settings.metrics_prefix)
                 )
                 front, watchers = open_console(node, Pipeline(node, metrics), metrics)
-                app: Asgi = create_app(front, settings.max_payload_bytes, is_leaving=lambda: node.stopping)
-                if watchers is not None:
-                    app = watchers.beside(app)
-                app = with_streams(app, StreamDoor(node, node.streams), settings.max_payload_bytes)
-                address: Address = await nursery.start(
-                    partial(
-                        serve_http,
-                        app,
-                        listener,
-                        shutdown=drained.wait,
-                        max_message_bytes=settings.max_payload_bytes,
-                        most_connections=open_files.connections(files, MAX_CONNECTIONS),
-                    )
-                )
+                address: Address = await nursery.start(_serve_all, node, front, listener, files, drained)
                 if for_workers is not None:
                     await nursery.start(_serve_workers, node, metrics, for_workers, files, drained)
                 tune_gc()
@@ -98,6 +86,28 @@ async def serve(settings: Settings, *, task_status: trio.TaskStatus[str] = trio.
                 drained.set()
                 await leave(node)
             outer.cancel_scope.cancel()
+
+
+async def _serve_all(
+    node: Node,
+    front: Answering,
+    listener: socket.socket,
+    files: int,
+    drained: trio.Event,
+    task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve the main port until ``drained``."""
+    size = node.settings.max_payload_bytes
+    await serve_http(
+        PlainDoor(front),
+        with_streams(create_app(front, size), StreamDoor(node, node.streams), size),
+        listener,
+        ListenerLimits(size, connections=open_files.connections(files, MAX_CONNECTIONS)),
+        shutdown=drained.wait,
+        is_leaving=lambda: node.stopping,
+        max_message_bytes=size,
+        task_status=task_status,
+    )
 
 
 async def _serve_workers(

@@ -1,4 +1,4 @@
-"""The ASGI application: converts between ASGI and the pipeline, and reads bodies safely.
+"""The ASGI application, for what is not HTTP/1.1: between ASGI and the pipeline, with bodies read safely.
 
 A body has to arrive in time (:class:`BodyLimits`), and is refused before it is read when it is
 declared too large. While a handler waits (a parked poll), the connection is watched: a client that
@@ -8,31 +8,29 @@ leaves cancels it. Quart serves what is no request: the application's start and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 import trio
-from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, ASGISendEvent, HTTPScope
+from hypercorn.typing import (
+    ASGIReceiveCallable,
+    ASGISendCallable,
+    ASGISendEvent,
+    HTTPResponseStartEvent,
+    HTTPScope,
+)
 from quart_trio import QuartTrio
 
 from cluster.errors import Refused
 from nodes.api import guards
 from nodes.api.limits import SEND_SECONDS, BodyLimits
-from nodes.api.messages import Headers, Request, Response
+from nodes.api.messages import Answering, Headers, Request, Response, Stream
 from nodes.api.serving import Asgi
 
 NOTICE_CHECKPOINTS: Final = 4
 """Turns of the event loop after which the end of a connection that the kernel knows of is known here."""
 
 _DEFAULT_LIMITS = BodyLimits()
-
-
-class Answering(Protocol):
-    """The pipeline, as the application needs it."""
-
-    async def handle(self, request: Request) -> Response: ...
-
-    def refuse(self, request: Request, refusal: Refused) -> Response: ...
 
 
 class _ClientLeft(Exception):
@@ -43,14 +41,8 @@ def create_app(
     pipeline: Answering,
     max_body_bytes: int,
     body_limits: BodyLimits = _DEFAULT_LIMITS,
-    *,
-    is_leaving: Callable[[], bool] = lambda: False,
 ) -> Asgi:
-    """An ASGI application that answers every request through ``pipeline``.
-
-    Once ``is_leaving`` each answer tells its client to use another connection for the next request, so
-    that none is sent into a connection that is about to be closed.
-    """
+    """An ASGI application that answers every request over HTTP/2 through ``pipeline``."""
     rest = QuartTrio("headrace")
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
@@ -82,18 +74,13 @@ def create_app(
                 response = await pipeline.handle(msgspec.structs.replace(head, body=body))
             else:
                 response = pipeline.refuse(head, refusal)
-            is_http1 = scope["http_version"].startswith("1")
-            # When the rest of the body was not read, nothing else can follow on this connection.
-            if is_http1 and (refusal is not None or is_leaving()):
-                response.headers.append((b"connection", b"close"))
             if response.undelivered is not None:
                 send = _unless_left(send, nursery, response.undelivered)
-            # Hypercorn reports a disconnect as soon as an HTTP/1 response is complete, and closes the
-            # connection only after that; were the sending cancelled then, it would stay open for ever.
-            # HTTP/2 streams do not own their connection, and the end of one that waits for the client's
-            # window comes only by that cancellation.
-            with trio.move_on_after(SEND_SECONDS, shield=is_http1):
-                await _send(send, response)
+            if response.stream is not None:
+                await _send_stream(send, response, response.stream)
+            else:
+                with trio.move_on_after(SEND_SECONDS):
+                    await _send(send, response)
             nursery.cancel_scope.cancel()
 
     async def turn_away(scope: Any, receive: Any, send: Any) -> None:
@@ -115,15 +102,21 @@ async def _watch(receive: ASGIReceiveCallable, scope: trio.CancelScope) -> None:
 
 
 async def _send(send: ASGISendCallable, response: Response) -> None:
-    await send(
-        {
-            "type": "http.response.start",
-            "status": response.status,
-            "headers": _sized(response),
-            "trailers": False,
-        }
-    )
+    await send(_start(response.status, _sized(response)))
     await send({"type": "http.response.body", "body": response.body, "more_body": False})
+
+
+async def _send_stream(send: ASGISendCallable, response: Response, stream: Stream) -> None:
+    async def send_piece(data: bytes) -> None:
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+
+    await send(_start(response.status, response.headers))
+    await stream(send_piece)
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _start(status: int, headers: Headers) -> HTTPResponseStartEvent:
+    return {"type": "http.response.start", "status": status, "headers": headers, "trailers": False}
 
 
 def _sized(response: Response) -> Headers:
@@ -146,7 +139,7 @@ def _unless_left(
 ) -> ASGISendCallable:
     """Sends an answer, but calls ``undelivered`` instead of sending its body to nobody.
 
-    The client has left when it closed its connection, or its stream, before the first byte of the body.
+    The client has left when it closed its connection or its stream before the first byte of the body.
     """
     is_first, has_left = True, False
 
@@ -169,7 +162,6 @@ def _unless_left(
 async def _read_body(head: Request, receive: ASGIReceiveCallable, limit: int, speed: BodyLimits) -> bytes:
     """The whole body. Raises Refused when it is too large or too slow, and _ClientLeft."""
     guards.check_head(head)
-    guards.check_framing(head)
     if (head.content_length or 0) > limit:
         raise guards.too_large(limit)
     body = bytearray()

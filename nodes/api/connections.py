@@ -1,13 +1,17 @@
-"""Connections that harm nobody else, end with their client, and may idle for longer than a header may take.
+"""Connections of the main port: plain HTTP/1.1 by our own parser, HTTP/2 and WebSockets by hypercorn.
+
+Each begins with our own (:mod:`nodes.http1`), which costs less than half of what hypercorn's way to an ASGI
+application does. It says when the client asks for another protocol: with its first bytes for HTTP/2, with any
+request for a WebSocket (balancers use a connection of earlier requests for one). From then on hypercorn
+serves the connection.
 
 What goes wrong on a connection would end hypercorn's whole server; here it ends the connection. There are
 at most as many of them as the configuration says; one more is told to go elsewhere.
 
-Hypercorn has one time-out for both. As the deadline of a header it has to be short; as that of an idle
-connection it has to be longer than clients and proxies keep one (httpx and HAProxy: 5 s), or now and
-then one sends a request on a connection that is closed at that very moment and never gets an answer.
-It also starts a task for the time-out after each request, and keeps the connection of a client that has
-left until then; here one task waits as long as the connection lasts, and no longer.
+Hypercorn has one time-out for the first request and for idle connections. As the former it has to be short;
+as the latter it has to be longer than clients and proxies keep one. It also starts a task for the time-out
+after each request, and keeps the connection of a client that has left until then; here one task waits as
+long as the connection lasts, and no longer.
 
 What comes on a WebSocket that its application has engaged goes there directly.
 """
@@ -15,6 +19,8 @@ What comes on a WebSocket that its application has engaged goes there directly.
 from __future__ import annotations
 
 import math
+import socket
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -31,10 +37,12 @@ from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import MAX_RECV, TCPServer
 
 from nodes.api.direct_websockets import DirectWebSocket
-from nodes.api.http1 import StrictH11
 from nodes.api.http2 import PatientH2
-from nodes.api.limits import KEEP_ALIVE_SECONDS, MAX_CONNECTIONS
+from nodes.api.limits import ListenerLimits
+from nodes.api.messages import Answering
 from nodes.api.websockets import StrictWSStream
+from nodes.http1.answers import Calendar
+from nodes.http1.connection import Connection
 
 log = structlog.get_logger(__name__)
 
@@ -51,39 +59,94 @@ _TURNED_AWAY: Final = (
 )
 
 
-class ServingConfig(Config):
-    """Hypercorn's settings, and how many connections there may be, and are."""
+class PlainHttp:
+    """Serves HTTP/1.1 on all connections of a port.
 
-    most_connections: int = MAX_CONNECTIONS
+    Once ``is_leaving``, each answer is the last of its connection.
+    """
+
+    def __init__(self, front: Answering, limits: ListenerLimits, is_leaving: Callable[[], bool]) -> None:
+        self.limits = limits
+        self._front = front
+        self._is_leaving = is_leaving
+        self._calendar = Calendar()
+        self._open: set[Connection] = set()
+        self._is_retired = False
+
+    async def serve(self, client: socket.socket) -> bytes | None:
+        """Until the connection ends, or is to go on in another protocol: then what came of that.
+
+        Closes ``client`` unless it goes on.
+        """
+        try:
+            address = str(client.getpeername()[0])
+        except OSError:  # it is gone already
+            client.close()
+            return None
+        connection = Connection(
+            client, address, self._front, self.limits, self._calendar, self._is_leaving, for_workers=False
+        )
+        if self._is_retired:
+            connection.retire()
+        self._open.add(connection)
+        try:
+            return await connection.run()
+        finally:
+            self._open.discard(connection)
+
+    def retire(self) -> None:
+        """The server stops: end all connections that have no request, the others with their next answer."""
+        self._is_retired = True
+        for connection in tuple(self._open):
+            connection.retire()
+
+
+class ServingConfig(Config):
+    """Hypercorn's settings, who serves plain HTTP/1.1, and how many connections there are."""
+
+    plain: PlainHttp
     open_connections: int = 0
 
 
 class PatientServer(TCPServer):
-    """Serves one connection. Until its first answer ``keep_alive_timeout`` holds."""
+    """Serves one connection. In hypercorn's hands ``keep_alive_timeout`` holds until its first answer."""
 
     config: ServingConfig
     _idle: trio.CancelScope
     """Of the wait for the end of the server; its deadline is ``_idle_until``."""
     _idle_until = math.inf
     """When the connection has been idle for too long; never while it has a request."""
+    _begun: bytes
+    """What came already of the protocol that hypercorn is to speak."""
 
     async def run(self) -> None:
-        if self.config.open_connections >= self.config.most_connections:
+        plain = self.config.plain
+        if self.config.open_connections >= plain.limits.connections:
             await self._turn_away()
             return
         self.config.open_connections += 1
-        self._idle = trio.CancelScope()
-        self._set_idle_until(trio.current_time() + self.config.keep_alive_timeout)
         try:
-            await super().run()
+            await self._serve(plain)
         except* Exception as broken:
             log.error("connection_broke", exc_info=broken)
         finally:
             self.config.open_connections -= 1
             # It refers back to this server: thousands of ended connections would wait for a full collection
-            # of garbage. A client may have left before there was one.
+            # of garbage. Most never had one.
             with suppress(AttributeError):
                 del self.protocol
+
+    async def _serve(self, plain: PlainHttp) -> None:
+        client = socket.socket(fileno=self.stream.socket.detach())
+        client.setblocking(False)
+        begun = await plain.serve(client)
+        if begun is not None:
+            # Hypercorn knows what to do with either kind of stream.
+            self.stream = trio.SocketStream(trio.socket.from_stdlib_socket(client))  # type: ignore[assignment]
+            self._begun = begun
+            self._idle = trio.CancelScope()
+            self._set_idle_until(trio.current_time() + self.config.keep_alive_timeout)
+            await super().run()
 
     async def _turn_away(self) -> None:
         """Say that there are too many connections, without waiting for what the client wants."""
@@ -100,7 +163,7 @@ class PatientServer(TCPServer):
         elif not event.idle:
             self._set_idle_until(math.inf)
         else:
-            self._set_idle_until(trio.current_time() + KEEP_ALIVE_SECONDS)
+            self._set_idle_until(trio.current_time() + self.config.plain.limits.idle_seconds)
             if self.context.terminated.is_set():  # which the waiting task did not act on
                 await self.idle_task.restart(self._task_group, self._idle_timeout)
 
@@ -128,17 +191,18 @@ class PatientServer(TCPServer):
 
         And nothing waits for the idle time of a connection whose client has left.
         """
+        data, self._begun = self._begun, b""
         while True:
-            try:
-                data = await self.stream.receive_some(MAX_RECV)
-            except (trio.ClosedResourceError, trio.BrokenResourceError):
-                break
             direct = self._direct()
             if direct is None:
-                await self.protocol.handle(RawData(bytes(data)))
+                await self.protocol.handle(RawData(data))
             else:
-                await self._feed(direct, bytes(data))
+                await self._feed(direct, data)
             if not data:
+                break
+            try:
+                data = bytes(await self.stream.receive_some(MAX_RECV))
+            except (trio.ClosedResourceError, trio.BrokenResourceError):
                 break
         await self.protocol.handle(Closed())
         # The client is gone: its socket would stay open for as long as one may be idle.
@@ -174,7 +238,6 @@ class PatientServer(TCPServer):
 
 def install() -> None:
     """Let hypercorn serve connections this way; it has no setting for it."""
-    hypercorn.protocol.H11Protocol = StrictH11  # type: ignore[attr-defined]
     hypercorn.protocol.H2Protocol = PatientH2  # type: ignore[attr-defined]
     hypercorn.protocol.h11.WSStream = DirectWebSocket  # type: ignore[attr-defined]
     hypercorn.protocol.h2.WSStream = StrictWSStream  # type: ignore[attr-defined]

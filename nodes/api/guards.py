@@ -32,7 +32,7 @@ def header_too_large(limit: int, most_headers: int) -> Refused:
 def check_head(request: Request) -> None:
     """Raises Refused: 400 for a target that is no path, 414 and 431 for what is too large.
 
-    The worker listener refuses these while it reads them, with the same answers.
+    HTTP/1.1 refuses these while it reads them, with the same answers.
     """
     if not request.raw_path.startswith(b"/") or b"#" in request.raw_path or b"#" in request.query_string:
         raise Refused("malformed_request", "The target of the request is not a path.", status=400)
@@ -42,15 +42,6 @@ def check_head(request: Request) -> None:
     size = sum(len(name) + len(value) + 4 for name, value in request.headers)
     if size > MAX_HEADER_BYTES or len(request.headers) > MAX_HEADERS:
         raise header_too_large(MAX_HEADER_BYTES, MAX_HEADERS)
-
-
-def check_framing(request: Request) -> None:
-    """Raises Refused (400) for a request that tells its length in two ways: two readers may differ."""
-    names = {name for name, _ in request.headers}
-    if b"content-length" in names and b"transfer-encoding" in names:
-        raise Refused(
-            "malformed_request", "Content-Length and Transfer-Encoding exclude each other.", status=400
-        )
 
 
 def _is_json(content_type: str) -> bool:

@@ -43,7 +43,7 @@ class BodyLimits:
 
 @dataclass(frozen=True, slots=True)
 class ListenerLimits:
-    """The limits of the worker listener. Sizes are bytes, times seconds.
+    """The limits of a port. Sizes are bytes, times seconds.
 
     ``ahead_bytes`` is what is read of later requests while one is answered; ``linger_seconds`` is how
     long a connection is read after its last answer, so that closing it does not take the answer away.

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 
+from cluster.errors import Refused
+
 Headers = Sequence[tuple[bytes, bytes]]
+
+Stream = Callable[[Callable[[bytes], Awaitable[None]]], Awaitable[None]]
+"""Makes a body while it is sent: gives each piece to what it is called with.
+
+It is cancelled when the client leaves.
+"""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -52,13 +61,27 @@ class Request(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Response:
-    """One HTTP response. ``undelivered`` is called when the client left before it could be sent."""
+    """One HTTP response. ``undelivered`` is called when the client left before it could be sent.
+
+    A ``stream`` is the body where one of unknown length follows.
+    """
 
     status: int
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     body: bytes = b""
     undelivered: Callable[[], None] | None = None
+    stream: Stream | None = None
 
     def header(self, name: bytes) -> bytes | None:
         """The first value of a header, or None."""
         return next((value for key, value in self.headers if key == name), None)
+
+
+class Answering(Protocol):
+    """Who answers requests: a pipeline, or what stands in front of it."""
+
+    async def handle(self, request: Request) -> Response:
+        """The response to ``request``. Raises nothing but cancellation."""
+
+    def refuse(self, request: Request, refusal: Refused) -> Response:
+        """The response to a request that the transport gave up on (too large, too slow)."""

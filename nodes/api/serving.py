@@ -13,8 +13,9 @@ import trio
 
 from cluster.errors import StartupError
 from nodes.api import connections
-from nodes.api.connections import ServingConfig
-from nodes.api.limits import GRACE_SECONDS, HEADER_SECONDS, MAX_CONNECTIONS, MAX_HEADER_BYTES
+from nodes.api.connections import PlainHttp, ServingConfig
+from nodes.api.limits import MAX_HEADER_BYTES, ListenerLimits
+from nodes.api.messages import Answering
 
 MAX_CONCURRENT_STREAMS: Final = 100
 """Above 1000, hypercorn's HTTP/2 priority tree raises and ends the connection."""
@@ -78,44 +79,53 @@ def open_listener(host: str, port: int, setting: str = "--listen or HEADRACE_LIS
     return listener
 
 
-def _config(listener: socket.socket, max_message_bytes: int, most_connections: int) -> ServingConfig:
+def _config(listener: socket.socket, plain: PlainHttp, max_message_bytes: int) -> ServingConfig:
     config = ServingConfig()
-    config.most_connections = most_connections
+    config.plain = plain
     config.websocket_max_message_size = max_message_bytes
     config.bind = [f"fd://{listener.detach()}"]
     config.backlog = BACKLOG
     config.accesslog = None
     config.errorlog = None
     config.include_server_header = False
-    config.keep_alive_timeout = HEADER_SECONDS
+    config.keep_alive_timeout = plain.limits.header_seconds
     config.keep_alive_max_requests = MAX_REQUESTS_PER_CONNECTION
-    config.h11_max_incomplete_size = MAX_HEADER_BYTES
     config.h2_max_header_list_size = MAX_HEADER_BYTES
     config.h2_max_concurrent_streams = MAX_CONCURRENT_STREAMS
-    config.graceful_timeout = GRACE_SECONDS
+    config.graceful_timeout = plain.limits.grace_seconds
     return config
 
 
 async def serve(
+    front: Answering,
     app: Asgi,
     listener: socket.socket,
+    limits: ListenerLimits,
     *,
     shutdown: Callable[[], Awaitable[None]],
+    is_leaving: Callable[[], bool] = lambda: False,
     max_message_bytes: int = MAX_MESSAGE_BYTES,
-    most_connections: int = MAX_CONNECTIONS,
     task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve on ``listener``, which it closes, until ``shutdown()`` returns.
 
-    Of WebSocket messages the application gets no more than ``max_message_bytes`` and the part that is too
-    much. Open requests then get GRACE_SECONDS. Reports the address it listens on.
+    ``front`` answers what comes over HTTP/1.1; ``app`` gets HTTP/2, WebSockets, and its start and end. Once
+    ``is_leaving``, each answer over HTTP/1.1 tells its client to use another connection for the next request,
+    so that none is sent into a connection that is about to be closed. Of WebSocket messages the application
+    gets no more than ``max_message_bytes`` and the part that is too much. After ``shutdown()`` open requests
+    get ``limits.grace_seconds``. Reports the address it listens on.
     """
     connections.install()
     name = listener.getsockname()
-    config = _config(listener, max_message_bytes, most_connections)
+    plain = PlainHttp(front, limits, is_leaving)
+    config = _config(listener, plain, max_message_bytes)
+
+    async def stop() -> None:
+        await shutdown()
+        plain.retire()
 
     async with trio.open_nursery() as nursery:
-        await nursery.start(_serve_hypercorn, app, config, shutdown)
+        await nursery.start(_serve_hypercorn, app, config, stop)
         task_status.started(Address(name[0], name[1]))
 
 

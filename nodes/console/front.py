@@ -1,4 +1,4 @@
-"""The front of a node: pages go to the console, everything else to the API."""
+"""The front of a node: the console gets its pages, their watchers too, the API everything else."""
 
 from __future__ import annotations
 
@@ -7,26 +7,28 @@ from dataclasses import dataclass
 from cluster.errors import Refused
 from cluster.pulse import Pulse
 from cluster.shared_secret import SharedSecret
-from nodes.api.app import Answering
-from nodes.api.messages import Request, Response
+from nodes.api.messages import Answering, Request, Response
 from nodes.api.metrics import Metrics
 from nodes.api.pipeline import Pipeline
 from nodes.api.ports import NodePort
 from nodes.console import rendering
 from nodes.console.door import ROOT, Console, failure
-from nodes.console.live import Watchers
+from nodes.console.live import PATH, Watchers
 from nodes.console.sessions import Sessions
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """Answers requests for both."""
+    """Answers requests for all of them."""
 
     api: Answering
     console: Console
+    watchers: Watchers
 
     async def handle(self, request: Request) -> Response:
         """The response to ``request``; a browser that names no path gets the console."""
+        if request.raw_path == PATH and request.method == "GET":
+            return await self.watchers.handle(request)
         if _is_ours(request.raw_path):
             return await self.console.handle(request)
         if request.raw_path == b"/" and "text/html" in request.header_list(b"accept"):
@@ -51,4 +53,5 @@ def open_console(node: NodePort, pipeline: Pipeline, metrics: Metrics) -> tuple[
     sessions = Sessions(SharedSecret(node.store, "console"), node.settings)
     pulse = Pulse(node.store, node.clock.now_ms, metrics.latency.take)
     console = Console(node, pipeline, sessions, pulse)
-    return Front(pipeline, console), Watchers(console)
+    watchers = Watchers(console)
+    return Front(pipeline, console, watchers), watchers

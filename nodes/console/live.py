@@ -7,23 +7,23 @@ themselves, perhaps to another node.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
 
 import structlog
 import trio
 
 from cluster.errors import Refused, StoreError
-from nodes.api.messages import Request
+from nodes.api.messages import Request, Response
 from nodes.api.paths import parse_query
-from nodes.api.serving import Asgi
 from nodes.console import frame, rendering
 from nodes.console.access import ApiRefusal
 from nodes.console.door import Console, report
 from nodes.console.pages import PAGES, Page
 from nodes.console.visits import Visit
 
-PATH: Final = "/console/live"
+PATH: Final = b"/console/live"
 MOST_WATCHERS: Final = 64
 WATCH_SECONDS: Final = 300.0
 LOOK_SECONDS: Final = 3.0
@@ -33,8 +33,7 @@ RETRY_BUSY_SECONDS: Final = 10
 
 log = structlog.get_logger(__name__)
 
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
+Send = Callable[[bytes], Awaitable[None]]
 
 
 class Watchers:
@@ -56,42 +55,27 @@ class Watchers:
         for scope in self._scopes:
             scope.cancel()
 
-    def beside(self, app: Asgi) -> Asgi:
-        """``app``, with this beside it."""
+    async def handle(self, request: Request) -> Response:
+        """The response to a browser that wants to watch a page. Raises nothing but cancellation."""
+        with self._counted() as watching:
+            if watching is not None:
+                return await self._admit(request)
+        return _refusal(503)
 
-        async def serve(scope: Any, receive: Any, send: Any) -> None:
-            if scope["type"] == "http" and scope["path"] == PATH and scope["method"] == "GET":
-                await self._serve(scope, receive, send)
-            else:
-                await app(scope, receive, send)
-
-        return serve
-
-    async def _serve(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        request = Request("GET", PATH.encode(), scope["query_string"], tuple(scope["headers"]))
+    @contextmanager
+    def _counted(self) -> Iterator[trio.CancelScope | None]:
+        """As one of those who watch, until all end; None where nobody may."""
         if self._is_closed or len(self._scopes) >= MOST_WATCHERS:
-            await _refuse(send, 503)
+            yield None
             return
-        has_begun = False
-
-        async def send_on(message: dict[str, Any]) -> None:
-            nonlocal has_begun
-            has_begun = True
-            await send(message)
-
         with trio.CancelScope() as watching:
             self._scopes.add(watching)
             try:
-                await self._admit(request, receive, send_on)
+                yield watching
             finally:
                 self._scopes.discard(watching)
-        if watching.cancelled_caught:
-            if has_begun:
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-            else:
-                await _refuse(send, 503)
 
-    async def _admit(self, request: Request, receive: Receive, send: Send) -> None:
+    async def _admit(self, request: Request) -> Response:
         try:
             query = dict(parse_query(request.query_string))
             session = await self._console.session_of(request)
@@ -101,20 +85,18 @@ class Watchers:
                 raise Refused("not_found", "There is no such page.", status=404)
             visit = self._console.visit(request, page.name, query, session)
         except StoreError:
-            await _refuse(send, 503)
-            return
+            return _refusal(503)
         except Refused:
             # A browser that gets 204 does not come back.
-            await _refuse(send, 204)
-            return
+            return _refusal(204)
         headers = [(b"content-type", b"text/event-stream"), *rendering.HEADERS, (b"x-accel-buffering", b"no")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_cancel_on_disconnect, receive, nursery.cancel_scope)
-            with trio.move_on_after(WATCH_SECONDS):
-                await self._watch(page, visit, request, send)
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-            nursery.cancel_scope.cancel()
+
+        async def stream(send: Send) -> None:
+            with self._counted() as watching, trio.move_on_after(WATCH_SECONDS):
+                if watching is not None:
+                    await self._watch(page, visit, request, send)
+
+        return Response(200, headers, stream=stream)
 
     async def _watch(self, page: Page, visit: Visit, request: Request, send: Send) -> None:
         sent = ""
@@ -135,26 +117,22 @@ class Watchers:
             else:
                 await send(_event("", ": still here\n"))
             await trio.sleep(self._look_seconds)
-            session = await self._console.session_of(request)
+            try:
+                session = await self._console.session_of(request)
+            except StoreError:
+                return  # the browser asks again
             if session.principal != visit.principal:
                 await send(_event("log in", "event: over\n"))
                 return
 
 
-def _event(data: str, head: str) -> dict[str, Any]:
+def _event(data: str, head: str) -> bytes:
     lines = "".join(f"data: {line}\n" for line in data.splitlines()) if data else ""
-    return {"type": "http.response.body", "body": f"{head}{lines}\n".encode(), "more_body": True}
+    return f"{head}{lines}\n".encode()
 
 
-async def _refuse(send: Send, status: int) -> None:
-    headers = [(b"content-length", b"0"), *rendering.HEADERS]
+def _refusal(status: int) -> Response:
+    response = Response(status, list(rendering.HEADERS))
     if status == 503:
-        headers.append((b"retry-after", str(RETRY_BUSY_SECONDS).encode()))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _cancel_on_disconnect(receive: Receive, scope: trio.CancelScope) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    scope.cancel()
+        response.headers.append((b"retry-after", str(RETRY_BUSY_SECONDS).encode()))
+    return response

@@ -14,10 +14,10 @@ import trio
 
 from cluster.errors import Refused
 from nodes.api.limits import ListenerLimits
-from nodes.api.messages import Request
+from nodes.api.messages import Answering, Request
 from nodes.api.serving import Address
-from nodes.listener.answers import Calendar, encode
-from nodes.listener.connection import Answering, Connection
+from nodes.http1.answers import Calendar, encode
+from nodes.http1.connection import Connection
 
 ACCEPT_AT_ONCE: Final = 64
 """Connections taken before others get a turn."""
@@ -111,7 +111,13 @@ class WorkerListener:
         else:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection = Connection(
-                client, str(address[0]), self._pipeline, self._limits, self._calendar, self._is_leaving
+                client,
+                str(address[0]),
+                self._pipeline,
+                self._limits,
+                self._calendar,
+                self._is_leaving,
+                for_workers=True,
             )
             self._open.add(connection)
             connections.start_soon(self._serve, connection)

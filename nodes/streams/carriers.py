@@ -9,9 +9,9 @@ from nodes.api.direct_websockets import STATE_KEY, DirectWebSocket, Take
 from nodes.api.messages import Request, Response
 from nodes.api.serving import Asgi
 from nodes.streams.codec import ProtocolError
-from nodes.streams.door import StreamDoor, upgrade_required
+from nodes.streams.door import PATH, StreamDoor
 
-PATH: Final = "/api/streams"
+_PATH: Final = PATH.decode()
 CONTENT_TYPE: Final = b"application/x-ndjson"
 _NORMAL, _POLICY, _TOO_BIG = 1000, 1008, 1009
 
@@ -24,9 +24,9 @@ def with_streams(app: Asgi, door: StreamDoor, max_message_bytes: int) -> Asgi:
     """``app``, and streams of workers beside it."""
 
     async def serve(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "websocket" and scope["path"] == PATH:
+        if scope["type"] == "websocket" and scope["path"] == _PATH:
             await _serve_websocket(door, scope, receive, send)
-        elif scope["type"] == "http" and scope["path"] == PATH and scope["method"] == "POST":
+        elif scope["type"] == "http" and scope["path"] == _PATH and scope["method"] == "POST":
             await _serve_http(door, max_message_bytes, scope, receive, send)
         else:
             await app(scope, receive, send)
@@ -154,9 +154,7 @@ class NdjsonCarrier:
 async def _serve_http(
     door: StreamDoor, max_message_bytes: int, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    admitted: str | Response = upgrade_required()
-    if scope["http_version"].startswith(("2", "3")):
-        admitted = await door.admit(_request(scope, "POST"))
+    admitted = await door.admit(_request(scope, "POST"))
     if isinstance(admitted, Response):
         await send({"type": "http.response.start", "status": admitted.status, "headers": admitted.headers})
         await send({"type": "http.response.body", "body": admitted.body, "more_body": False})

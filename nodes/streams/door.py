@@ -11,7 +11,7 @@ import structlog
 from cluster.errors import Refused, StoreError
 from cluster.settings.schema import AuthDriver
 from nodes.api.auth import authenticator
-from nodes.api.messages import Request, Response
+from nodes.api.messages import Answering, Request, Response
 from nodes.api.ports import NodePort
 from nodes.api.providers import provided_access
 from nodes.api.routes import WORKERS
@@ -20,6 +20,7 @@ from nodes.streams.versions import VERSION, VERSIONS
 
 log = structlog.get_logger(__name__)
 
+PATH: Final = b"/api/streams"
 VERSIONS_HEADER: Final = b"x-headrace-stream-versions"
 _INTERVAL: Final = re.compile(r"([0-9]{1,6})-([0-9]{1,6})")
 
@@ -81,6 +82,16 @@ def _refused(refusal: Refused) -> Response:
     return response
 
 
-def upgrade_required() -> Response:
-    """What a POST over HTTP/1 gets."""
-    return _refused(Refused("upgrade_required", "Use a WebSocket, or POST over HTTP/2.", status=426))
+class PlainDoor:
+    """Answers requests over HTTP/1.1: says how to ask for a stream, and leaves the rest to ``front``."""
+
+    def __init__(self, front: Answering) -> None:
+        self._front = front
+
+    async def handle(self, request: Request) -> Response:
+        if request.raw_path == PATH and request.method == "POST":
+            return _refused(Refused("upgrade_required", "Use a WebSocket, or POST over HTTP/2.", status=426))
+        return await self._front.handle(request)
+
+    def refuse(self, request: Request, refusal: Refused) -> Response:
+        return self._front.refuse(request, refusal)

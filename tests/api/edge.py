@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from typing import Any
 
 import trio
 
@@ -63,13 +64,29 @@ Serving = Callable[..., AbstractAsyncContextManager[Address]]
 
 
 @asynccontextmanager
-async def open_main(recorder: Recorder, limits: BodyLimits | None = None) -> AsyncIterator[Address]:
-    """The port that serves everything."""
-    app = create_app(recorder, LIMIT, limits or BodyLimits(), is_leaving=lambda: recorder.leaving)
+async def open_main(
+    recorder: Recorder, limits: BodyLimits | None = None, **more: float
+) -> AsyncIterator[Address]:
+    """The port that serves everything; ``more`` are other limits than the usual ones."""
+    wanted = ListenerLimits(LIMIT, limits or BodyLimits(), **more)  # type: ignore[arg-type]  # some are int
+    app = create_app(recorder, LIMIT, wanted.body)
+
+    async def checked(scope: Any, receive: Any, send: Any) -> None:
+        assert scope["type"] != "http" or scope["http_version"] == "2", "this goes past ASGI"
+        await app(scope, receive, send)
+
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
         address: Address = await nursery.start(
-            partial(serve, app, open_listener("127.0.0.1", 0), shutdown=stop.wait)
+            partial(
+                serve,
+                recorder,
+                checked,
+                open_listener("127.0.0.1", 0),
+                wanted,
+                shutdown=stop.wait,
+                is_leaving=lambda: recorder.leaving,
+            )
         )
         try:
             yield address
@@ -94,6 +111,12 @@ async def open_for_workers(
         finally:
             stop.set()
     assert listener.statistics().connections == 0
+
+
+def post(path: str, body: bytes = b"", *lines: bytes) -> bytes:
+    """A request; ``lines`` are more of its head."""
+    head = [b"POST %b HTTP/1.1" % path.encode(), b"Host: h", b"Content-Length: %d" % len(body), *lines]
+    return b"\r\n".join((*head, b"", body))
 
 
 async def connect(address: Address) -> trio.SocketStream:

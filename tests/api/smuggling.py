@@ -96,6 +96,7 @@ REFUSED: Final[dict[str, bytes]] = {
     # Targets and versions.
     "absolute-target": b"GET http://other/x HTTP/1.1\r\nHost: h\r\n\r\n" + HIDDEN,
     "authority-target": b"CONNECT h:80 HTTP/1.1\r\nHost: h\r\n\r\n" + HIDDEN,
+    "tunnel-to-a-path": b"CONNECT /x HTTP/1.1\r\nHost: h\r\n\r\n" + HIDDEN,
     "asterisk-target": b"OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n" + HIDDEN,
     "relative-target": b"GET x HTTP/1.1\r\nHost: h\r\n\r\n" + HIDDEN,
     "fragment": b"GET /x#y HTTP/1.1\r\nHost: h\r\n\r\n" + HIDDEN,
@@ -111,7 +112,7 @@ REFUSED: Final[dict[str, bytes]] = {
     "expectation": _post(b"Expect: the-moon", _LENGTH, body=b"hello" + HIDDEN),
     "tls-hello": b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03" + HIDDEN,
 }
-"""What the worker listener refuses, with one answer and the end of the connection."""
+"""What workers may not send: it has one answer and the end of the connection."""
 
 ONE_REQUEST: Final[dict[str, bytes]] = {
     "length-with-zeros": _post(b"Content-Length: 0033", body=HIDDEN),

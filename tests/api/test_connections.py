@@ -14,9 +14,8 @@ import pytest
 import trio
 import trio.testing
 
-from nodes.api import connections
-from nodes.api import serving as serving_module
 from nodes.api.app import create_app
+from nodes.api.limits import ListenerLimits
 from nodes.api.serving import Address, open_listener, serve
 from tests.api.edge import LIMIT, Recorder, connect, exchange, read_all, read_until
 from tests.waiting import PATIENCE
@@ -32,10 +31,18 @@ def recorder() -> Recorder:
 
 @asynccontextmanager
 async def serving(recorder: Recorder, **more: Any) -> AsyncIterator[tuple[Address, trio.Event]]:
-    """The main port and the event that stops it; fails when it does not end soon after that."""
+    """The main port and the event that stops it; fails when it does not end soon after that.
+
+    ``more`` are other limits than the usual ones.
+    """
     stop = trio.Event()
     started = partial(
-        serve, create_app(recorder, LIMIT), open_listener("127.0.0.1", 0), shutdown=stop.wait, **more
+        serve,
+        recorder,
+        create_app(recorder, LIMIT),
+        open_listener("127.0.0.1", 0),
+        ListenerLimits(LIMIT, **more),
+        shutdown=stop.wait,
     )
     async with trio.open_nursery() as nursery:
         address: Address = await nursery.start(started)
@@ -49,7 +56,7 @@ async def serving(recorder: Recorder, **more: Any) -> AsyncIterator[tuple[Addres
 
 async def test_an_idle_connection_ends_with_its_client(recorder: Recorder) -> None:
     """It would count as one of the most there may be until it had been idle for too long."""
-    async with serving(recorder, most_connections=1) as (address, _):
+    async with serving(recorder, connections=1) as (address, _):
         for _ in range(3):
             async with await connect(address) as stream:
                 await stream.send_all(REQUEST)
@@ -59,7 +66,7 @@ async def test_an_idle_connection_ends_with_its_client(recorder: Recorder) -> No
 
 
 async def test_a_connection_that_never_asked_ends_with_its_client(recorder: Recorder) -> None:
-    async with serving(recorder, most_connections=1) as (address, _):
+    async with serving(recorder, connections=1) as (address, _):
         async with await connect(address):
             await trio.testing.wait_all_tasks_blocked()
         await trio.testing.wait_all_tasks_blocked()
@@ -67,10 +74,9 @@ async def test_a_connection_that_never_asked_ends_with_its_client(recorder: Reco
         assert (await exchange(address, closing)).startswith(b"HTTP/1.1 200")
 
 
-async def test_only_what_has_no_request_is_idle(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving_module, "HEADER_SECONDS", 0.3)
-    monkeypatch.setattr(connections, "KEEP_ALIVE_SECONDS", 0.3)
-    async with serving(recorder) as (address, _), await connect(address) as stream:
+async def test_only_what_has_no_request_is_idle(recorder: Recorder) -> None:
+    times = {"header_seconds": 0.3, "idle_seconds": 0.3}
+    async with serving(recorder, **times) as (address, _), await connect(address) as stream:
         await stream.send_all(TAKEN)
         with trio.fail_after(PATIENCE):
             await recorder.parked.wait()
@@ -117,26 +123,3 @@ async def test_a_connection_of_http2_ends_after_its_last_answer_when_the_server_
         recorder.left.set()
         events = client.receive_data(await read_all(stream))
     assert any(isinstance(event, h2.events.ResponseReceived) for event in events)
-
-
-@pytest.mark.parametrize(
-    ("request_line", "end"), [(b"GET /x", b"\r\n\r\nempty"), (b"HEAD /x", b"\r\n\r\n")], ids=["GET", "HEAD"]
-)
-async def test_an_answer_of_known_length_is_sent_at_once(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, request_line: bytes, end: bytes
-) -> None:
-    sent: list[bytes] = []
-    send_all = trio.SocketStream.send_all
-
-    async def send(stream: trio.SocketStream, data: bytes) -> None:
-        sent.append(bytes(data))
-        await send_all(stream, data)
-
-    monkeypatch.setattr(trio.SocketStream, "send_all", send)
-    async with serving(recorder) as (address, _), await connect(address) as stream:
-        for _ in range(2):
-            await stream.send_all(REQUEST.replace(b"GET /x", request_line))
-            await read_until(stream, end)
-            await trio.testing.wait_all_tasks_blocked()
-    assert [data[:4] for data in sent] == [request_line[:4], b"HTTP"] * 2
-    assert all(data.endswith(end) for data in sent[1::2])

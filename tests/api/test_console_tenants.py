@@ -9,8 +9,7 @@ from urllib.parse import quote, quote_plus, urlencode
 
 import pytest
 
-from nodes.api.app import Answering
-from nodes.api.messages import Request
+from nodes.api.messages import Answering, Request
 from nodes.api.metrics import Metrics
 from nodes.api.pipeline import Pipeline
 from nodes.console.actions import ACTIONS, Action

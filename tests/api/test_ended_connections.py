@@ -12,6 +12,8 @@ import trio
 from hypercorn.protocol import ProtocolWrapper
 
 from nodes.api.connections import PatientServer
+from nodes.http1.connection import Connection
+from nodes.http1.parser import Parser
 from tests.api.edge import Recorder, connect
 from tests.api.test_connections import REQUEST, serving
 from tests.waiting import PATIENCE, eventually
@@ -29,7 +31,9 @@ async def uncollected() -> AsyncIterator[None]:
 
 
 def _left() -> int:
-    return sum(isinstance(one, PatientServer | ProtocolWrapper) for one in gc.get_objects())
+    return sum(
+        isinstance(one, PatientServer | ProtocolWrapper | Connection | Parser) for one in gc.get_objects()
+    )
 
 
 async def _answer(stream: trio.SocketStream) -> None:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import socket
 from contextlib import suppress
-from functools import partial
 
 import orjson
 import pytest
 import trio
 
-from nodes.api.app import create_app
 from nodes.api.limits import MAX_HEADER_BYTES, MAX_HEADERS, MAX_TARGET_BYTES
-from nodes.api.serving import Address, open_listener, serve
-from tests.api.edge import LIMIT, Recorder, connect, exchange, open_main, read_all, read_until
+from tests.api.edge import Recorder, connect, exchange, open_main, read_all, read_until
 from tests.api.smuggling import HIDDEN
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 MALFORMED = "malformed_request"
 END = b"Connection: close\r\n\r\n"
@@ -39,7 +36,7 @@ async def test_nobody_is_upgraded_to_http2(recorder: Recorder, settings: bytes) 
 @pytest.mark.parametrize(
     ("request_", "status", "reason"),
     [
-        (b"GET /x\r\n\r\n", 400, MALFORMED),
+        (b"GET /x\r\n\r\n", 505, "http_version_not_supported"),
         (b"GET /x HTTP/1.1\r\nHost: h\r\nX\x00Y: a\r\n\r\n", 400, MALFORMED),
         (b"GET /x HTTP/1.1\r\nHost: h\r\nHost: i\r\n\r\n", 400, MALFORMED),
         (b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n", 400, MALFORMED),
@@ -57,15 +54,12 @@ async def test_what_is_no_request_is_refused_with_a_reason(
         answer = b""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stream.send_all, request_)
-            with trio.fail_after(10):
-                while b'"}' not in answer:
+            with trio.fail_after(PATIENCE):
+                while not answer.endswith(reason.encode()):
                     answer += await stream.receive_some()
             nursery.cancel_scope.cancel()
-    head, _, body = answer.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 %d " % status)
-    assert b"connection: close" in head
-    assert b"content-type: application/json" in head
-    assert orjson.loads(body)["reason"] == reason
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    assert b"connection: close" in answer
     assert recorder.requests == []
 
 
@@ -107,11 +101,7 @@ async def test_headers_at_their_limit_and_above(recorder: Recorder) -> None:
 
 async def test_a_client_that_leaves_makes_room_at_once(recorder: Recorder) -> None:
     """Its connection is not kept for as long as one may be idle."""
-    app = create_app(recorder, LIMIT)
-    stop = trio.Event()
-    async with trio.open_nursery() as nursery:
-        serving = partial(serve, app, open_listener("127.0.0.1", 0), shutdown=stop.wait, most_connections=1)
-        address: Address = await nursery.start(serving)
+    async with open_main(recorder, connections=1) as address:
 
         def get() -> bool:
             # In a thread: the end of the connection comes in any moment of its answer.
@@ -126,15 +116,10 @@ async def test_a_client_that_leaves_makes_room_at_once(recorder: Recorder) -> No
 
         for _ in range(100):
             await eventually(served, 20)
-        stop.set()
 
 
 async def test_more_connections_than_allowed_are_turned_away(recorder: Recorder) -> None:
-    app = create_app(recorder, LIMIT)
-    stop = trio.Event()
-    async with trio.open_nursery() as nursery:
-        serving = partial(serve, app, open_listener("127.0.0.1", 0), shutdown=stop.wait, most_connections=2)
-        address: Address = await nursery.start(serving)
+    async with open_main(recorder, connections=2) as address:
         request = b"GET /x HTTP/1.1\r\nHost: h\r\n"
         async with await connect(address) as one, await connect(address) as two:
             for stream in (one, two):
@@ -152,4 +137,3 @@ async def test_more_connections_than_allowed_are_turned_away(recorder: Recorder)
             return (await exchange(address, request + END)).endswith(b"empty")
 
         await eventually(there_is_room_again)
-        stop.set()

@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from nodes.api.app import create_app
+from nodes.api.limits import ListenerLimits
 from nodes.api.serving import Address, open_listener, serve
 from nodes.node import Node
 from tests.unit.api.fakes import Client
@@ -46,14 +47,21 @@ async def test_a_worker_starts_and_stops_cleanly(
     node: Node, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, logger="durable_workflow")
-    app = create_app(client.pipeline, node.settings.max_payload_bytes)
+    limits = ListenerLimits(node.settings.max_payload_bytes)
     stop, leave = trio.Event(), trio.Event()
     token = trio.lowlevel.current_trio_token()
     with trio.fail_after(LONG_PATIENCE), warnings.catch_warnings():
         warnings.simplefilter("error")
         async with trio.open_nursery() as nursery:
             address: Address = await nursery.start(
-                partial(serve, app, open_listener("127.0.0.1", 0), shutdown=stop.wait)
+                partial(
+                    serve,
+                    client.pipeline,
+                    create_app(client.pipeline, limits.body_bytes),
+                    open_listener("127.0.0.1", 0),
+                    limits,
+                    shutdown=stop.wait,
+                )
             )
             nursery.start_soon(trio.to_thread.run_sync, lambda: asyncio.run(_work(address.url, leave, token)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import h2.config
@@ -13,7 +14,6 @@ import trio
 from hypercorn.trio.tcp_server import TCPServer
 
 from cluster.errors import StartupError
-from nodes.api import serving as serving_module
 from nodes.api.limits import BodyLimits
 from nodes.api.messages import Request, Response
 from nodes.api.serving import MAX_CONCURRENT_STREAMS, open_listener
@@ -76,7 +76,8 @@ async def test_the_pipeline_answers_every_method(serving: Serving, method: bytes
 async def test_lengths_of_answers_without_a_body(recorder: Recorder, serving: Serving) -> None:
     answers = {
         b"HEAD": Response(200, [(b"content-type", b"text/plain"), (b"content-length", b"7")]),
-        b"OPTIONS": Response(204, [(b"allow", b"GET")]),
+        b"OPTIONS": Response(204, [(b"allow", b"GET"), (b"content-length", b"0")]),
+        b"TRACE": Response(304, [(b"etag", b'"x"')]),
     }
 
     async def handle(request: Request) -> Response:
@@ -90,23 +91,31 @@ async def test_lengths_of_answers_without_a_body(recorder: Recorder, serving: Se
         }
 
     assert b"content-length: 7\r\n" in seen[b"HEAD"]
-    assert b"content-length" not in seen[b"OPTIONS"]
+    assert b"content-length" not in seen[b"OPTIONS"] + seen[b"TRACE"]
     assert all(answer.endswith(b"\r\n\r\n") for answer in seen.values())
 
 
-async def test_idle_connections_outlive_the_deadline_of_headers(
-    main: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_head_is_answered_without_a_body(serving: Serving, recorder: Recorder) -> None:
+    """Whatever the answer would be: its client reads the next answer where the body would begin."""
+    head = b"HEAD /x HTTP/1.1\r\nHost: h\r\n"
+    async with serving() as address:
+        answer = await exchange(address, head + b"\r\n" + head + b"Expect: the-moon\r\n\r\n")
+    answers = answer.split(b"\r\n\r\n")
+    assert answers[2:] == [b""]
+    assert b"content-length: 5\r\n" in answers[0] + b"\r\n"
+    assert answers[1].startswith(b"HTTP/1.1 417")
+
+
+async def test_idle_connections_outlive_the_deadline_of_headers(serving: Serving) -> None:
     """A client's own idle limit has to be the shorter one, or it sends into a closing connection."""
-    monkeypatch.setattr(serving_module, "HEADER_SECONDS", 0.3)
     request = b"POST /idle HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
-    async with main() as address, await connect(address) as used:
+    async with serving(header_seconds=0.3) as address, await connect(address) as used:
         await used.send_all(request)
         answer = b""
         while not answer.endswith(b"hi"):
             answer += await used.receive_some()
-        for silent in (b"", b"POST /idle HT"):
-            assert await exchange(address, silent) == b""
+        assert await exchange(address, b"") == b""
+        assert (await exchange(address, b"POST /idle HT")).startswith(b"HTTP/1.1 408")
         await used.send_all(request.replace(b"Host: x", b"Host: x\r\nConnection: close"))
         assert (await read_all(used)).endswith(b"hi")
 
@@ -246,6 +255,50 @@ async def test_a_stream_that_is_reset_cancels_its_poll(main: Serving, recorder: 
             client.reset_stream(1)
             await stream.send_all(client.data_to_send())
             await recorder.cancelled.wait()
+
+
+async def test_an_answer_of_unknown_length_over_http2(main: Serving, recorder: Recorder) -> None:
+    """Its pieces come when they are made; a client that resets its stream ends their making."""
+    made = trio.Event()
+
+    async def pieces(send: Callable[[bytes], Awaitable[None]]) -> None:
+        await send(b"one")
+        await made.wait()
+        await send(b"two")
+
+    async def endless(_send: object) -> None:
+        recorder.parked.set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            recorder.cancelled.set()
+
+    async def handle(request: Request) -> Response:
+        stream = pieces if request.raw_path == b"/pieces" else endless
+        return Response(200, [(b"content-type", b"text/plain")], stream=stream)
+
+    recorder.handle = handle  # type: ignore[method-assign]
+    client = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
+    client.initiate_connection()
+    headers = [(":method", "GET"), (":scheme", "http"), (":authority", "h")]
+    client.send_headers(1, [*headers, (":path", "/pieces")], end_stream=True)
+    client.send_headers(3, [*headers, (":path", "/park")], end_stream=True)
+    body, is_over = b"", False
+    async with main() as address, await connect(address) as stream:
+        await stream.send_all(client.data_to_send())
+        with trio.fail_after(PATIENCE):
+            while not is_over:
+                for event in client.receive_data(await stream.receive_some()):
+                    if isinstance(event, h2.events.DataReceived):
+                        body += event.data
+                    is_over = is_over or isinstance(event, h2.events.StreamEnded)
+                if body == b"one":
+                    made.set()
+            await recorder.parked.wait()
+            client.reset_stream(3)
+            await stream.send_all(client.data_to_send())
+            await recorder.cancelled.wait()
+    assert body == b"onetwo"
 
 
 async def test_a_large_body_ends_only_its_own_stream(main: Serving) -> None:

@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from nodes.api import websockets
+from nodes.api.limits import ListenerLimits
 from nodes.api.serving import Address, open_listener, serve
 from tests.api.edge import Recorder, connect, open_main, read_all, read_until
 
@@ -59,11 +60,20 @@ def sockets() -> Sockets:
 
 
 @asynccontextmanager
-async def served(app: Sockets) -> AsyncIterator[Address]:
+async def served(app: Sockets, front: Recorder | None = None) -> AsyncIterator[Address]:
+    """A port whose WebSockets are ``app``'s, and whose requests ``front``'s."""
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
         address: Address = await nursery.start(
-            partial(serve, app, open_listener("127.0.0.1", 0), shutdown=stop.wait, max_message_bytes=LIMIT)
+            partial(
+                serve,
+                front or Recorder(),
+                app,
+                open_listener("127.0.0.1", 0),
+                ListenerLimits(LIMIT),
+                shutdown=stop.wait,
+                max_message_bytes=LIMIT,
+            )
         )
         try:
             yield address

@@ -11,14 +11,11 @@ import pytest
 import trio
 
 from cluster.workflows.visibility import RunPage
+from nodes.api.messages import Request, Response
 from nodes.console import live
 from nodes.console.live import Watchers
 from tests.unit.console.conftest import TOKENS, Browser, OpenBrowser
 from tests.waiting import eventually
-
-
-async def _no_app(*_: Any) -> None:
-    raise AssertionError("this was no live request")
 
 
 @dataclass
@@ -27,40 +24,35 @@ class Watching:
 
     cookies: dict[str, str]
     query: str = "page=workflows"
-    sent: list[dict[str, Any]] = field(default_factory=list)
+    text: str = ""
     over: bool = False
-    _left: trio.Event = field(default_factory=trio.Event)
+    _response: Response | None = None
+    _scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     async def run(self, watchers: Watchers) -> None:
         cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items()).encode()
-        scope = {
-            "type": "http",
-            "method": "GET",
-            "path": live.PATH,
-            "query_string": self.query.encode(),
-            "headers": [(b"cookie", cookie)] if cookie else [],
-        }
-        await watchers.beside(_no_app)(scope, self._receive, self._send)
+        headers = [(b"cookie", cookie)] if cookie else []
+        with self._scope:
+            self._response = await watchers.handle(Request("GET", live.PATH, self.query.encode(), headers))
+            if self._response.stream is not None:
+                await self._response.stream(self._send)
         self.over = True
 
     def leave(self) -> None:
-        self._left.set()
+        self._scope.cancel()
 
     @property
     def status(self) -> int | None:
-        return self.sent[0]["status"] if self.sent else None
+        return self._response.status if self._response else None
 
     @property
-    def text(self) -> str:
-        return b"".join(message.get("body", b"") for message in self.sent).decode()
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        assert self._response is not None
+        return self._response.headers
 
-    async def _receive(self) -> dict[str, Any]:
-        await self._left.wait()
-        return {"type": "http.disconnect"}
-
-    async def _send(self, message: dict[str, Any]) -> None:
+    async def _send(self, data: bytes) -> None:
         await trio.lowlevel.checkpoint()
-        self.sent.append(message)
+        self.text += data.decode()
 
 
 @pytest.fixture
@@ -90,7 +82,7 @@ async def test_the_changing_part_comes_once_and_again_when_it_changes(browser: B
         await eventually(lambda: tab.text.count("event: part") == 2)
         assert "Next page" in tab.text
     assert tab.status == 200
-    assert (b"content-type", b"text/event-stream") in tab.sent[0]["headers"]
+    assert (b"content-type", b"text/event-stream") in tab.headers
 
 
 async def test_who_leaves_is_forgotten(browser: Browser) -> None:
@@ -106,7 +98,7 @@ async def test_a_leaving_node_ends_them_all(browser: Browser) -> None:
         await eventually(lambda: "event: part" in tab.text)
         watchers.close()
         await eventually(lambda: tab.over)
-        assert tab.sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
+        assert watchers.count == 0
         late = Watching(browser.cookies)
         await late.run(watchers)
         assert late.status == 503
@@ -119,7 +111,7 @@ async def test_there_are_only_so_many(browser: Browser, monkeypatch: pytest.Monk
         late = Watching(browser.cookies)
         await late.run(watchers)
         assert late.status == 503
-        assert (b"retry-after", b"10") in late.sent[0]["headers"]
+        assert (b"retry-after", b"10") in late.headers
         tab.leave()
         await eventually(lambda: watchers.count == 0)
 
@@ -128,7 +120,7 @@ async def test_it_does_not_last_for_ever(browser: Browser, monkeypatch: pytest.M
     monkeypatch.setattr(live, "WATCH_SECONDS", 0.02)
     async with watching(browser) as (_, tab):
         await eventually(lambda: tab.over)
-    assert tab.sent[-1]["more_body"] is False
+    assert tab.status == 200
 
 
 async def test_a_session_that_is_over_is_told(browser: Browser, open_browser: OpenBrowser) -> None:

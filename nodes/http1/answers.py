@@ -9,6 +9,7 @@ from typing import Final
 from nodes.api.messages import Response
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_BODILESS: Final = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
@@ -30,16 +31,32 @@ class Calendar:
         return self._line
 
 
-def encode(response: Response, date_line: bytes, *, close: bool) -> bytes:
-    """``response`` as it travels; ``close`` says that no other follows on its connection."""
+def encode(response: Response, date_line: bytes, *, close: bool, to_head: bool = False) -> bytes:
+    """``response`` as it travels; ``close`` says that no other follows on its connection.
+
+    An answer ``to_head`` says how long it would be. Of a stream, this is the beginning: without a length,
+    each piece says its own (:func:`piece`), unless it ends with the connection.
+    """
     parts = [_STATUS_LINES.get(response.status) or b"HTTP/1.1 %d \r\n" % response.status]
-    is_sized = response.status == HTTPStatus.NO_CONTENT
+    has_body = response.status not in _BODILESS
+    is_sized = not has_body
     for name, value in response.headers:
+        if name == b"content-length":
+            if not has_body:
+                continue
+            is_sized = True
         parts += (name, b": ", value, b"\r\n")
-        is_sized = is_sized or name == b"content-length"
-    if not is_sized:
+    if response.stream is not None:
+        parts.append(b"" if close else b"transfer-encoding: chunked\r\n")
+    elif not is_sized:
         parts.append(b"content-length: %d\r\n" % len(response.body))
     parts.append(date_line)
     parts.append(b"connection: close\r\n\r\n" if close else b"\r\n")
-    parts.append(response.body)
+    if has_body and not to_head:
+        parts.append(response.body)
     return b"".join(parts)
+
+
+def piece(data: bytes) -> bytes:
+    """A piece of a stream that does not end with its connection; the last one is ``b""``."""
+    return b"%x\r\n%b\r\n" % (len(data), data)

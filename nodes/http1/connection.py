@@ -4,6 +4,9 @@ Reading goes on while a request is answered, so a client that leaves ends its pa
 clients send ahead is bounded. Nothing is spawned for a request: its handler runs in the answering task,
 and the deadline of what the client does next is a number that the reading task looks at only when an
 earlier one has passed.
+
+Once client and server are to speak another protocol, the socket is left to who speaks it, with what has
+arrived of it and after all answers that were due before.
 """
 
 from __future__ import annotations
@@ -14,34 +17,26 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from math import inf
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 import trio
 
 from cluster.errors import Refused
 from nodes.api.limits import ListenerLimits
-from nodes.api.messages import Request, Response
-from nodes.listener.answers import CONTINUE, Calendar, encode
-from nodes.listener.parser import Arrived, Broken, Item, Parser, Phase
+from nodes.api.messages import Answering, Response, Stream
+from nodes.http1.answers import CONTINUE, Calendar, encode, piece
+from nodes.http1.parser import Arrived, Broken, Handover, Item, Parser, Phase
 
 READ_BYTES: Final = 64 * 1024
 
 log = structlog.get_logger(__name__)
 
 
-class Answering(Protocol):
-    """The pipeline, as a connection needs it."""
-
-    async def handle(self, request: Request) -> Response: ...
-
-    def refuse(self, request: Request, refusal: Refused) -> Response: ...
-
-
 class Connection:
     """Serves the client at the other end of a socket that does not block; closes it in the end.
 
-    ``address`` is the client's host.
+    ``address`` is the client's host. A connection ``for_workers`` is never left to another protocol.
     """
 
     def __init__(
@@ -52,18 +47,23 @@ class Connection:
         limits: ListenerLimits,
         calendar: Calendar,
         is_leaving: Callable[[], bool],
+        *,
+        for_workers: bool,
     ) -> None:
         self._socket = client
         self._pipeline = pipeline
         self._limits = limits
         self._calendar = calendar
         self._is_leaving = is_leaving
-        self._parser = Parser(limits, address)
+        self._parser = Parser(limits, address, for_workers=for_workers)
         self._items: deque[Item] = deque()
         self._is_answering = False
         self._is_deaf = False
         """Nothing that still arrives is answered."""
         self._is_retired = False
+        self._other: bytearray | None = None
+        """What came of another protocol, once the client has asked for one."""
+        self._is_handed_over = False
         self._ahead = 0
         self._room = trio.Event()
         self._parked: trio.lowlevel.Task | None = None
@@ -74,18 +74,27 @@ class Connection:
         self._due = inf
         self._patience = trio.CancelScope()
 
-    async def run(self) -> None:
-        """Until the connection ends. Raises nothing but cancellation."""
+    async def run(self) -> bytes | None:
+        """Until the connection ends, or is to go on in another protocol: then what came of that.
+
+        Raises nothing but cancellation.
+        """
+        begun: bytes | None = None
         try:
             with self._all:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._answer_all)
                     await self._read_all()
                     nursery.cancel_scope.cancel()
+            if self._is_handed_over and self._other is not None:
+                begun = bytes(self._other)
         except* Exception as broken:
             log.error("connection_broke", exc_info=broken)
         finally:
-            self._socket.close()
+            self._parser.end()
+            if begun is None:
+                self._socket.close()
+        return begun
 
     def retire(self) -> None:
         """The listener stops: end now when no request is on its way, else with the next answer."""
@@ -137,9 +146,14 @@ class Connection:
             self._ahead += len(data)
             if self._ahead > self._limits.ahead_bytes:
                 self._room = trio.Event()
+        if self._other is not None:
+            self._other += data
+            return
         self._items += self._parser.feed(data)
         if self._items:
             last = self._items[-1]
+            if isinstance(last, Handover):
+                self._other = bytearray(last.data)
             self._is_deaf = isinstance(last, Broken) or (isinstance(last, Arrived) and last.last)
             self._answer_soon()
         elif not self._is_answering:
@@ -201,7 +215,13 @@ class Connection:
                 close = await self._answer(item)
             elif isinstance(item, Broken):
                 response = self._pipeline.refuse(item.request, item.refusal)
-                close = await self._deliver(response, close=True)
+                is_head = item.request.method == "HEAD"
+                await self._send(self._encode(response, close=True, to_head=is_head))
+                break
+            elif isinstance(item, Handover):
+                self._is_handed_over = True
+                self._all.cancel()
+                return
             else:
                 close = not await self._send(CONTINUE)
             if close:
@@ -235,24 +255,36 @@ class Connection:
         response = await self._pipeline.handle(item.request)
         close = item.last or self._is_retired or self._is_leaving()
         self._had_answer = True
+        to_head = item.request.method == "HEAD"
+        data = self._encode(response, close=close, to_head=to_head)
+        if response.stream is not None and not to_head:
+            return await self._send_stream(data, response.stream, close=close)
         if response.undelivered is None:
-            return await self._deliver(response, close=close)
+            is_delivered = await self._send(data)
+            return close or not is_delivered
         is_delivered = False
         try:
             if not self._has_left():
-                is_delivered = await self._send(self._encode(response, close=close))
+                is_delivered = await self._send(data)
         finally:
             if not is_delivered:
                 response.undelivered()
         return close or not is_delivered
 
-    async def _deliver(self, response: Response, *, close: bool) -> bool:
-        """Send an answer; whether it was the last, because it had to be or did not get through."""
-        is_delivered = await self._send(self._encode(response, close=close))
-        return close or not is_delivered
+    async def _send_stream(self, head: bytes, stream: Stream, *, close: bool) -> bool:
+        """Send an answer while it is made; whether it was the last."""
 
-    def _encode(self, response: Response, *, close: bool) -> bytes:
-        return encode(response, self._calendar.line(time.time()), close=close)
+        async def send(data: bytes) -> None:
+            if data and not await self._send(data if close else piece(data)):
+                await trio.sleep_forever()  # the connection has been cancelled
+
+        if not await self._send(head):
+            return True
+        await stream(send)
+        return close or not await self._send(piece(b""))
+
+    def _encode(self, response: Response, *, close: bool, to_head: bool) -> bytes:
+        return encode(response, self._calendar.line(time.time()), close=close, to_head=to_head)
 
     def _has_left(self) -> bool:
         """Whether the kernel knows that the client closed its end, though the reader does not yet."""
