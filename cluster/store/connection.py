@@ -11,6 +11,7 @@ import random
 import secrets
 import socket
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final
 
 import redis
@@ -86,17 +87,32 @@ class RawConnection:
         try:
             return self._redis.read_response(disable_decoding=True, disconnect_on_error=False)
         except RedisError as error:
-            if is_reply(error):
-                return error
-            raise
+            return self.replied(error)
 
     def ask(self, *args: Argument) -> Any:
         """Send one command and read its reply."""
         self.send(pack(*args))
         return self.read()
 
+    @staticmethod
+    def replied(reply: Any) -> Any:
+        """``reply``, unless it is an error that breaks the connection: that is raised."""
+        if isinstance(reply, RedisError) and not is_reply(reply):
+            raise reply
+        return reply
+
+    def reply_error(self, text: str) -> Exception:
+        """redis-py's exception for the text of an error reply."""
+        error: Exception = self._redis._parser.parse_error(text)
+        return error
+
+    @property
+    def reply_seconds(self) -> float:
+        """How long one read or write may take."""
+        return float(self._redis.socket_timeout or inf)
+
     def socket(self) -> socket.socket:
-        """The open socket, to wait for several at once."""
+        """The open socket, to wait for several at once, or by other means."""
         found: socket.socket | None = self._redis._get_socket()
         if found is None:
             raise ConnectionError("the connection is closed")

@@ -1,10 +1,8 @@
-"""One thread that carries commands to Redis and their outcomes back.
+"""One task that carries commands to Redis and their outcomes back.
 
-Why a thread and why batches: redis-py is synchronous, and a hop into a thread for each command
-costs more than the command. So each lane is one long-lived thread with one raw connection per
-Redis server. It takes whatever trio tasks asked for in the meantime, writes it as one batch,
-reads all replies and hands the whole batch back at once. Batching needs no timer: while a batch
-is under way the next one gathers.
+Each lane has one connection per Redis server. It takes whatever other tasks asked for in the meantime,
+writes it as one batch, reads all replies and hands the whole batch back at once. Batching needs no
+timer: while a batch is under way the next one gathers.
 
 What is *not* here: redis-py's own retries and pipelines. They send a batch again after a lost
 reply (rule A1) and cannot do scripts on a Cluster (rule A10). Every outcome is classified by
@@ -17,12 +15,11 @@ to a write of that batch is released before it (rule A3).
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
+from math import inf
 from time import monotonic
 from typing import Any, Final
 
@@ -78,7 +75,7 @@ class Command:
 
 @dataclass(slots=True)
 class LaneCounters:
-    """Counted by the lane's thread, read by anyone."""
+    """Counted since the lane began."""
 
     commands: int = 0
     batches: int = 0
@@ -92,49 +89,48 @@ class LaneCounters:
 
 
 class Lane:
-    """The thread and what it knows. All methods but ``submit`` and ``close`` run inside it."""
+    """What the task knows."""
 
     def __init__(
         self,
-        name: str,
         topology: Topology,
         *,
         deliver: Callable[[list[Command]], None],
-        ended: Callable[[], None],
         renewed: Callable[[], None] = lambda: None,
         replicas: int = 0,
     ) -> None:
         """``deliver`` gets every finished command once; ``renewed`` is called when the generation has
-        changed, ``ended`` last. All are called in the lane's thread and must not raise."""
+        changed. Neither may raise."""
         self._topology = topology
         self._deliver = deliver
-        self._ended = ended
         self._replicas = replicas
         self._wait = pack("WAIT", replicas, WAIT_TIMEOUT_MS) if replicas else b""
-        self._incoming: SimpleQueue[Command | None] = SimpleQueue()
         self._ready: deque[Command] = deque()
+        self._again_soon: deque[Command] = deque()
+        """Those that were sent before; they go first."""
         self._parked: list[Command] = []
-        self._parked_until = float("inf")
+        self._parked_until = inf
         self._finished: list[Command] = []
         self._links = Links(topology, renewed)
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name=f"redis-{name}", daemon=True)
+        self._resting: trio.lowlevel.Task | None = None
+        self.ended = trio.Event()
         self.counters = LaneCounters()
 
-    # -- called from the trio thread ----------------------------------------------------------
-
-    def start(self) -> None:
-        self._thread.start()
+    # -- called by others -----------------------------------------------------------------------
 
     def submit(self, command: Command) -> None:
-        self._incoming.put(command)
+        self._ready.append(command)
+        if self._resting is not None:
+            self._wake()
 
     def close(self) -> None:
         """Finish what was submitted so far, if Redis answers, then end."""
-        self._incoming.put(None)
+        self._closing = True
+        self._wake()
 
     def abort(self) -> None:
-        """Break the connections, so that a thread that waits for Redis ends now."""
+        """Break the connections: nothing is waited for any more."""
         self._closing = True
         self._links.break_all()
 
@@ -147,84 +143,106 @@ class Lane:
     def connects(self) -> int:
         return self._links.connects
 
-    # -- the thread ---------------------------------------------------------------------------
+    # -- the task -----------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    @trio.lowlevel.enable_ki_protection
+    async def run(self) -> None:
+        """Serve until :meth:`close`, or until cancelled. Raises nothing else."""
         try:
-            if self._topology.clustered:
-                self._links.connect_everywhere()
-            while not self._closing:
-                batch = self._collect()
-                try:
-                    self._serve(batch)
-                except Exception as error:  # a lane that dies would leave its callers asleep
-                    self._recover(batch, error)
-                    with suppress(Exception):  # what the program logs with may fail too
-                        _log.exception("lane_failed")
-                self._hand_over()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._links.watch)
+                if self._topology.clustered:
+                    await self._links.connect_everywhere()
+                while self._ready or not self._closing:
+                    await self._serve_next()
+                nursery.cancel_scope.cancel()
         finally:
             self._give_up()
             self._links.break_all()
-            self._ended()
+            self.ended.set()
 
-    def _recover(self, batch: list[Command], error: Exception) -> None:
+    async def _serve_next(self) -> None:
+        batch = await self._collect()
+        if not batch:
+            return
+        try:
+            await self._serve(batch)
+        except Exception as error:  # a lane that dies would leave its callers asleep
+            self._recover(batch, f"internal error: {error!r}")
+            with suppress(Exception):  # what the program logs with may fail too
+                _log.exception("lane_failed")
+        except BaseException:
+            self._recover(batch, "the store was closed")
+            raise
+        self._hand_over()
+
+    def _recover(self, batch: list[Command], why: str) -> None:
         self._links.break_all()
         for command in batch:
             if command.result is None:
-                self._fail(command, OutcomeUnknown(f"internal error: {error!r}"))
+                self._fail(command, OutcomeUnknown(why))
 
-    def _collect(self) -> list[Command]:
+    async def _collect(self) -> list[Command]:
         """Wait for work and take a bounded batch of it."""
-        now = monotonic()
-        if self._parked and now >= self._parked_until:
-            self._ready.extend(self._parked)
-            self._parked, self._parked_until = [], float("inf")
+        if not (self._again_soon or self._ready or self._closing):
+            if self._parked:
+                with trio.move_on_after(max(0.0, self._parked_until - monotonic())):
+                    await self._rest()
+            else:
+                await self._rest()
+        if self._parked and monotonic() >= self._parked_until:
+            self._again_soon.extend(self._parked)
+            self._parked, self._parked_until = [], inf
         batch: list[Command] = []
         size = 0
         while len(batch) < BATCH_COMMANDS and size < BATCH_BYTES:
-            if self._ready:
-                command: Command | None = self._ready.popleft()
+            if self._again_soon:
+                command = self._again_soon.popleft()
+            elif self._ready:
+                command = self._ready.popleft()
             else:
-                try:
-                    command = self._next(block=not batch)
-                except Empty:
-                    break
-            if command is None:
-                self._closing = True
                 break
             batch.append(command)
             size += len(command.packed)
         return batch
 
-    def _next(self, *, block: bool) -> Command | None:
-        if not block:
-            return self._incoming.get_nowait()
-        if not self._parked:
-            return self._incoming.get()
-        return self._incoming.get(timeout=max(0.0, self._parked_until - monotonic()))
+    async def _rest(self) -> None:
+        """Wait for somebody to ask for something."""
 
-    def _serve(self, batch: list[Command]) -> None:
+        def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
+            self._resting = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        self._resting = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def _wake(self) -> None:
+        task, self._resting = self._resting, None
+        if task is not None:
+            trio.lowlevel.reschedule(task)
+
+    async def _serve(self, batch: list[Command]) -> None:
         """Send a batch to the servers it concerns, then read and settle their replies."""
         sent: list[tuple[Node, Link, list[Command]]] = []
-        for node, commands in self._route(batch).items():
+        for node, commands in (await self._route(batch)).items():
             try:
-                link = self._links.get(node)
+                link = await self._links.get(node)
             except Away as away:
                 self._park(commands, away.until, away.text)
                 continue
             self.counters.commands += len(commands)
             self.counters.round_trips += 1
             try:
-                link.write(self._wire(commands, link.stamp))
+                await link.write(self._wire(commands, link.stamp))
             except BROKEN as error:
                 self._lost(node, commands, error)
                 continue
             sent.append((node, link, commands))
         self.counters.batches += 1
         for node, link, commands in sent:
-            self._read(node, link, commands)
+            await self._read(node, link, commands)
 
-    def _route(self, batch: list[Command]) -> dict[Node, list[Command]]:
+    async def _route(self, batch: list[Command]) -> dict[Node, list[Command]]:
         """Group by server; commands that are given up or too late end here."""
         now = monotonic()
         groups: dict[Node, list[Command]] = {}
@@ -238,7 +256,7 @@ class Lane:
                 self._expire(command)
             else:
                 try:
-                    node = command.target or self._links.owner(command.slot)
+                    node = command.target or await self._links.owner(command.slot)
                 except Away as away:
                     self._park([command], away.until, away.text)
                     continue
@@ -274,19 +292,19 @@ class Lane:
             else:
                 self._fail(command, OutcomeUnknown(command.last_error))
 
-    def _read(self, node: Node, link: Link, commands: list[Command]) -> None:
+    async def _read(self, node: Node, link: Link, commands: list[Command]) -> None:
         """Read all replies of a server, then settle its commands."""
         replies: list[Any] = []
         wrote = self._awaits_replicas(commands)
         confirmed = self._replicas
         try:
-            self.counters.scripts_loaded += link.read_loads()
+            self.counters.scripts_loaded += await link.read_loads()
             for command in commands:
                 if command.asking:
-                    link.connection.read()
-                replies.append(link.connection.read())
+                    await link.connection.read()
+                replies.append(await link.connection.read())
             if wrote:
-                answer = link.connection.read()
+                answer = await link.connection.read()
                 confirmed = answer if isinstance(answer, int) else 0
         except BROKEN as error:
             unconfirmed = []
@@ -345,7 +363,7 @@ class Lane:
             until = monotonic() + pause(command.attempts)
             self._park([command], until, command.last_error)
         else:
-            self._ready.append(command)
+            self._again_soon.append(command)
 
     def _park(self, commands: Iterable[Command], until: float, error: str) -> None:
         """Keep commands for later, but wake up for the first deadline."""
@@ -374,15 +392,7 @@ class Lane:
 
     def _give_up(self) -> None:
         """End everything that is left when the lane ends."""
-        left = [*self._ready, *self._parked]
-        while True:
-            try:
-                command = self._incoming.get_nowait()
-            except Empty:
-                break
-            if command is not None:
-                left.append(command)
-        for command in left:
+        for command in (*self._again_soon, *self._parked, *self._ready):
             command.last_error = "the store was closed"
             self._expire(command)
         self._hand_over()

@@ -2,8 +2,7 @@
 
 :meth:`Pipe.execute` packs a command in the caller (so a bad argument raises there), gives it to
 a lane and sleeps until the lane delivers the outcome. Two lanes keep urgent commands (session
-and lease renewals) from waiting behind a large batch. A whole batch comes back with one call
-into the trio loop.
+and lease renewals) from waiting behind a large batch.
 
 Cancelling a caller abandons its reply, never the connection: what was sent may be executed.
 """
@@ -21,6 +20,7 @@ import trio
 from cluster.errors import StoreUnavailable
 from cluster.store.connection import Argument, pack
 from cluster.store.lane import Command, Lane
+from cluster.store.nurseries import plain_nursery
 from cluster.store.outcomes import is_write
 from cluster.store.scripts import Script
 from cluster.store.topology import open_topology
@@ -55,49 +55,28 @@ class PipeStatistics:
 
 
 class _Gate:
-    """The trio side of one lane: what waits in it, and the end of its thread."""
+    """The way into one lane: what waits in it, and its end."""
 
-    def __init__(self, name: str, url: str, *, reply_timeout: float, replicas: int) -> None:
-        self._token = trio.lowlevel.current_trio_token()
+    def __init__(self, url: str, *, reply_timeout: float, replicas: int) -> None:
         self.waiting = 0
-        self.ended = trio.Event()
+        self._scope = trio.CancelScope(shield=True)
         topology = open_topology(url, reply_timeout=reply_timeout)
         self.clustered = topology.clustered
         self._renewed_handlers: list[Callable[[], None]] = []
-        self.lane = Lane(
-            name,
-            topology,
-            deliver=self._deliver_soon,
-            ended=self._ended_soon,
-            renewed=self._renewed_soon,
-            replicas=replicas,
-        )
+        self.lane = Lane(topology, deliver=self._deliver, renewed=self._renewed, replicas=replicas)
 
     def on_renewed(self, handler: Callable[[], None]) -> None:
-        """Call ``handler()`` in the trio thread whenever the lane's generation has changed."""
+        """Call ``handler()`` whenever the lane's generation has changed."""
         self._renewed_handlers.append(handler)
-
-    def _renewed_soon(self) -> None:
-        try:
-            self._token.run_sync_soon(self._renewed)
-        except trio.RunFinishedError:
-            return
 
     def _renewed(self) -> None:
         for handler in self._renewed_handlers:
             handler()
 
-    def _deliver_soon(self, commands: list[Command]) -> None:
-        try:
-            self._token.run_sync_soon(self._deliver, commands)
-        except trio.RunFinishedError:
-            return  # nobody is left to hear of it
-
-    def _ended_soon(self) -> None:
-        try:
-            self._token.run_sync_soon(self.ended.set)
-        except trio.RunFinishedError:
-            return
+    async def run(self) -> None:
+        """Serve until :meth:`aclose`: whoever cleans up after a cancellation still needs the store."""
+        with self._scope:
+            await self.lane.run()
 
     def _deliver(self, commands: list[Command]) -> None:
         self.waiting -= len(commands)
@@ -118,32 +97,35 @@ class _Gate:
 
     async def aclose(self) -> None:
         self.lane.close()
-        with trio.move_on_after(_CLOSE_GRACE, shield=True):
-            await self.ended.wait()
-        if not self.ended.is_set():
-            self.lane.abort()
-            with trio.move_on_after(_CLOSE_GRACE, shield=True):
-                await self.ended.wait()
+        with trio.CancelScope(shield=True):
+            with trio.move_on_after(_CLOSE_GRACE):
+                await self.lane.ended.wait()
+            if not self.lane.ended.is_set():
+                self.lane.abort()
+                with trio.move_on_after(_CLOSE_GRACE):
+                    await self.lane.ended.wait()
+            self._scope.cancel()
+            await self.lane.ended.wait()
 
 
 class Pipe:
     """Sends single commands in batches. Use :func:`open_pipe`."""
 
     def __init__(self, url: str, *, replicas: int = 0, call_timeout: float = CALL_TIMEOUT) -> None:
-        self._normal = _Gate("normal", url, reply_timeout=REPLY_TIMEOUT, replicas=replicas)
+        self._normal = _Gate(url, reply_timeout=REPLY_TIMEOUT, replicas=replicas)
         # Renewals never wait for replicas: one that a fail-over loses only shortens a lease.
-        self._urgent = _Gate("urgent", url, reply_timeout=URGENT_REPLY_TIMEOUT, replicas=0)
+        self._urgent = _Gate(url, reply_timeout=URGENT_REPLY_TIMEOUT, replicas=0)
         self._call_timeout = call_timeout
         self.closed = False
         self._refused = 0
         self.clustered = self._normal.clustered
 
-    def start(self) -> None:
+    def start(self, nursery: trio.Nursery) -> None:
         for gate in (self._normal, self._urgent):
-            gate.lane.start()
+            nursery.start_soon(gate.run)
 
     async def aclose(self) -> None:
-        """End both threads; commands that still wait end in StoreUnavailable or OutcomeUnknown."""
+        """End both lanes; commands that still wait end in StoreUnavailable or OutcomeUnknown."""
         self.closed = True
         for gate in (self._normal, self._urgent):
             await gate.aclose()
@@ -216,10 +198,11 @@ class Pipe:
 async def open_pipe(
     url: str, *, replicas: int = 0, call_timeout: float = CALL_TIMEOUT
 ) -> AsyncIterator[Pipe]:
-    """A pipe to ``url`` whose threads end with the block. Connects in the background."""
-    pipe = Pipe(url, replicas=replicas, call_timeout=call_timeout)
-    pipe.start()
-    try:
-        yield pipe
-    finally:
-        await pipe.aclose()
+    """A pipe to ``url`` whose lanes end with the block. Connects in the background."""
+    async with plain_nursery() as nursery:
+        pipe = Pipe(url, replicas=replicas, call_timeout=call_timeout)
+        pipe.start(nursery)
+        try:
+            yield pipe
+        finally:
+            await pipe.aclose()

@@ -28,6 +28,7 @@ from cluster.store.aggregator import Aggregator, CommitResult, Packed, split
 from cluster.store.connection import Argument
 from cluster.store.durability import parse_durability
 from cluster.store.keys import DEFAULT_PREFIX, Keys
+from cluster.store.nurseries import plain_nursery
 from cluster.store.pipe import CALL_TIMEOUT, Pipe, PipeStatistics, open_pipe
 from cluster.store.pubsub import PubSub, PubSubStatistics, open_pubsub
 from cluster.store.scripts import load_all as load_all_scripts
@@ -297,24 +298,8 @@ async def open_store(
     async with (
         open_pipe(url, replicas=replicas, call_timeout=call_timeout) as pipe,
         open_pubsub(url) as pubsub,
-        _plain_nursery() as nursery,
+        plain_nursery() as nursery,
     ):
         store = Store(Keys(prefix, partitions), pipe, pubsub, nursery)
         await store.call("PING", idempotent=True)
         yield store
-
-
-@asynccontextmanager
-async def _plain_nursery() -> AsyncIterator[trio.Nursery]:
-    """A nursery that ends with its block and lets the block's own exception through ungrouped."""
-    failure: BaseException | None = None
-    async with trio.open_nursery() as nursery:
-        try:
-            yield nursery
-        except trio.Cancelled:
-            raise
-        except BaseException as error:
-            failure = error
-        nursery.cancel_scope.cancel()
-    if failure is not None:
-        raise failure

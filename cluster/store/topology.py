@@ -15,7 +15,7 @@ and ``rediss+cluster`` use TLS. Query arguments are redis-py's, plus ``sentinel_
 ``sentinel_password``.
 
 Nothing here retries: each attempt fails with one of redis-py's errors and the caller decides
-(rule A1). A topology belongs to one thread. Passwords never appear in :attr:`Topology.label`.
+(rule A1). A topology is used by one thread at a time. Passwords never appear in :attr:`Topology.label`.
 """
 
 from __future__ import annotations
@@ -166,6 +166,11 @@ class Topology(ABC):
         }
         return RawConnection(self._class(**{**self._options, **where, **fixed}))
 
+    @property
+    @abstractmethod
+    def known(self) -> bool:
+        """Whether :meth:`node` and :meth:`nodes` ask no server before they answer."""
+
     @abstractmethod
     def node(self, slot: int) -> Node:
         """The server that owns ``slot``. Raises a RedisError when it cannot be found."""
@@ -185,6 +190,8 @@ class Topology(ABC):
 
 class SingleServer(Topology):
     """One server at a fixed address."""
+
+    known = True
 
     def node(self, slot: int) -> Node:
         return self.endpoint.nodes[0]
@@ -213,6 +220,10 @@ class SentinelService(Topology):
                 **endpoint.sentinel_options,
             },
         )
+
+    @property
+    def known(self) -> bool:
+        return self._primary is not None
 
     def node(self, slot: int) -> Node:
         if self._primary is None:
@@ -263,7 +274,11 @@ class ClusterSlots(Topology):
         self._fresh = False
         self._failed: Node | None = None
 
-    def _known(self) -> NodesManager:
+    @property
+    def known(self) -> bool:
+        return self._manager is not None and self._fresh
+
+    def _managed(self) -> NodesManager:
         if self._manager is not None and self._fresh:
             return self._manager
         try:
@@ -291,14 +306,14 @@ class ClusterSlots(Topology):
         )
 
     def node(self, slot: int) -> Node:
-        owners = self._known().slots_cache.get(slot)
+        owners = self._managed().slots_cache.get(slot)
         if not owners:
             self._fresh = False
             raise ConnectionError(f"no server of the cluster owns slot {slot}")
         return Node(owners[0].host, int(owners[0].port))
 
     def nodes(self) -> list[Node]:
-        owners = {(o[0].host, int(o[0].port)) for o in self._known().slots_cache.values()}
+        owners = {(o[0].host, int(o[0].port)) for o in self._managed().slots_cache.values()}
         found = [Node(host, port) for host, port in owners]
         random.shuffle(found)
         return found
