@@ -12,6 +12,7 @@ every commit is conditional on the version and on the task it ends.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any, Final
 
 import msgpack
@@ -26,6 +27,7 @@ from cluster.store.store import Store
 
 CACHE_BYTES: Final = 32 * 1024 * 1024
 CACHED_RUN_BYTES: Final = 1024 * 1024
+CACHED_SECONDS: Final = 60.0
 """What is remembered of one run at most; a run that grows over it is read anew."""
 
 decode_info = Reader(FlowInfo, MSGPACK)
@@ -167,10 +169,12 @@ def _task(row: list[Any]) -> Task:
 class _Cached(msgspec.Struct):
     run: FlowRun
     size: int
+    changed: float = 0.0
 
 
 class FlowCache:
-    """Runs this node changed last, within ``max_bytes``; the one that was changed longest ago goes first.
+    """Runs this node changed within CACHED_SECONDS, the last ones within ``max_bytes``. Other nodes may have
+    gone on with them, or ended them; nobody tells.
 
     Every step comes by here, and a cache of a library takes a dozen calls for each of ours.
     """
@@ -189,10 +193,15 @@ class FlowCache:
         cached.run = run
         cached.size += written
         if not run.state.status.closed and cached.size <= CACHED_RUN_BYTES:
+            cached.changed = now = monotonic()
             self._runs[run_id] = cached
             self._size += cached.size
             while self._size > self._max_bytes:
                 self.forget(next(iter(self._runs)))
+            # At most one is added here, so one at a time is enough.
+            oldest, first = next(iter(self._runs.items()), (run_id, cached))
+            if first.changed < now - CACHED_SECONDS:
+                self.forget(oldest)
 
     def forget(self, run_id: str) -> None:
         cached = self._runs.pop(run_id, None)

@@ -51,7 +51,7 @@ def pack(*args: Argument) -> bytes:
 
 
 class RawConnection:
-    """One connection to one server, used by one thread; ``close`` may be called from any."""
+    """One connection to one server, used by one thread at a time."""
 
     def __init__(self, redis_connection: Any) -> None:
         """``redis_connection`` is redis-py's, not connected yet."""
@@ -62,19 +62,8 @@ class RawConnection:
         self._redis.connect()
 
     def close(self) -> None:
-        """Close the socket; a thread that reads from it gets an error."""
+        """Close the socket."""
         self._redis.disconnect()
-
-    def usable(self) -> bool:
-        """Whether it is open and nothing unexpected waits in it: notices a server that went away."""
-        try:
-            return bool(self._redis.is_connected) and not self._redis.can_read(0)
-        except BROKEN:
-            return False
-
-    def readable(self, timeout: float = 0) -> bool:
-        """Whether something to read arrives within ``timeout`` seconds."""
-        return bool(self._redis.can_read(timeout))
 
     def send(self, data: bytes) -> None:
         """Write packed commands. Never connects: on a closed connection it raises."""

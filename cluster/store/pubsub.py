@@ -1,43 +1,34 @@
-"""Pub/sub: one connection in its own thread, messages into the trio thread.
+"""Pub/sub: one connection of its own, and a task that takes messages to their handlers.
 
-The thread sleeps on the socket and on a wake-up socket through which the trio side says that the
-wanted channels changed. A PING after each quiet PING_AFTER seconds notices a connection that
-leads nowhere; after a reconnect everything wanted is subscribed again *before* the reconnect
-handlers run, so what they read afterwards is not stale.
-
-Handing messages over is bounded: with HANDOVER_LIMIT batches not yet processed the thread stops
-reading, and a reader that stays too slow is cut off by Redis and comes back through a reconnect.
+A PING after each quiet PING_AFTER seconds notices a connection that leads nowhere; after a reconnect
+everything wanted is subscribed again *before* the reconnect handlers run, so what they read afterwards
+is not stale. A reader that stays too slow is cut off by Redis and comes back through a reconnect.
 """
 
 from __future__ import annotations
 
-import contextlib
-import select
-import socket
-import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
-from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 import structlog
 import trio
-from redis.exceptions import ConnectionError, RedisError
+from redis.exceptions import RedisError
 
 from cluster.errors import StoreUnavailable
 from cluster.store.connection import BROKEN, RawConnection, pack, pause
-from cluster.store.topology import Topology, open_topology
+from cluster.store.nurseries import plain_nursery
+from cluster.store.task_connection import TaskConnection
+from cluster.store.topology import open_topology
 
 PING_AFTER: Final = 2.5  # seconds without a byte
 DEAD_AFTER: Final = 8.0
 SUBSCRIBE_TIMEOUT: Final = 5.0
 REPLY_TIMEOUT: Final = 5.0
 MESSAGES_A_BATCH: Final = 500
-HANDOVER_LIMIT: Final = 64
-_CLOSE_GRACE: Final = 1.0
+"""So many messages in a row, then others get a turn."""
 
 _log = structlog.get_logger(__name__)
 
@@ -52,216 +43,28 @@ class PubSubStatistics:
     channels: int
 
 
-class _StopListening(Exception):
-    """The thread was asked to end."""
-
-
-class _Listener(threading.Thread):
-    """The thread: keeps a connection subscribed to what is wanted."""
-
-    def __init__(self, topology: Topology, owner: PubSub) -> None:
-        super().__init__(name="redis-pubsub", daemon=True)
-        self._topology = topology
-        self._owner = owner
-        # Guards the four below; a channel counts as confirmed only when no SUBSCRIBE for it is
-        # still unanswered, so an old answer cannot confirm a newer request.
-        self._lock = threading.Lock()
-        self._wanted: frozenset[str] = frozenset()
-        self._asked: frozenset[str] = frozenset()
-        self._unanswered: Counter[str] = Counter()
-        self._confirmed: set[str] = set()
-        self._wake_reader, self._wake_writer = socket.socketpair()
-        self._wake_reader.setblocking(False)
-        self._wake_writer.setblocking(False)
-        self._stop = threading.Event()
-        self._room = threading.BoundedSemaphore(HANDOVER_LIMIT)
-        self.messages = 0
-        self.connects = 0
-        self.lost_connections = 0
-        self.last_error = ""
-
-    # -- called from the trio thread ----------------------------------------------------------
-
-    def want(self, channels: frozenset[str]) -> frozenset[str]:
-        """Set what is wanted; returns the part that is subscribed and stays so."""
-        with self._lock:
-            self._wanted = channels
-            live = frozenset(self._confirmed) & channels
-        self._wake()
-        return live
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._wake()
-
-    def _wake(self) -> None:
-        # A full or closed wake-up socket means that the thread is about to look, or has ended.
-        with contextlib.suppress(OSError):
-            self._wake_writer.send(b"!")
-
-    def processed(self) -> None:
-        self._room.release()
-
-    # -- the thread ---------------------------------------------------------------------------
-
-    def run(self) -> None:
-        failures = 0
-        try:
-            while not self._stop.is_set():
-                before = self.connects
-                try:
-                    self._session()
-                except BROKEN as error:
-                    if str(error) != self.last_error:
-                        # Said once, not at each of the tries that follow while Redis is away.
-                        _log.warning("pubsub_broke", server=self._topology.label, error=str(error))
-                    self.last_error = str(error)
-                except _StopListening:
-                    return
-                except Exception as error:  # without this thread the node would go deaf unnoticed
-                    self.last_error = f"internal error: {error!r}"
-                    _log.exception("pubsub_failed")
-                failures = 0 if self.connects > before else failures + 1
-                self._stop.wait(pause(failures))
-        finally:
-            self._wake_reader.close()
-            self._wake_writer.close()
-            self._owner.tell(self._owner.ended)
-
-    def _session(self) -> None:
-        """One connection, from connect to its loss (which raises)."""
-        self._topology.forget()
-        connection = self._topology.connection(self._topology.nodes()[0])
-        established = False
-        try:
-            connection.open()
-            self._forget()
-            self._subscribe_to_wanted(connection)
-            self._await_confirmations(connection)
-            self.connects += 1
-            self.last_error = ""
-            established = True
-            self._owner.tell(partial(self._owner.connected, frozenset(self._confirmed), self.connects > 1))
-            self._listen(connection)
-        finally:
-            if established and not self._stop.is_set():
-                self.lost_connections += 1
-            self._forget()
-            connection.close()
-
-    def _forget(self) -> None:
-        with self._lock:
-            self._asked = frozenset()
-            self._unanswered.clear()
-            self._confirmed.clear()
-
-    def _await_confirmations(self, connection: RawConnection) -> None:
-        give_up = monotonic() + REPLY_TIMEOUT
-        while self._unanswered:
-            if monotonic() > give_up:
-                raise ConnectionError("subscriptions were not confirmed in time")
-            if connection.readable(REPLY_TIMEOUT):
-                self._receive(connection)
-
-    def _listen(self, connection: RawConnection) -> None:
-        heard, pinged = monotonic(), False
-        poll = select.poll()
-        poll.register(self._wake_reader, select.POLLIN)
-        poll.register(connection.socket(), select.POLLIN)
-        while True:
-            quiet = monotonic() - heard
-            if quiet >= DEAD_AFTER:
-                raise ConnectionError(f"nothing heard for {quiet:.0f} s")
-            if quiet >= PING_AFTER and not pinged:
-                connection.send(pack("PING"))
-                pinged = True
-            limit = DEAD_AFTER if pinged else PING_AFTER
-            ready = poll.poll(max(0.0, limit - quiet) * 1000 + 1)
-            if self._stop.is_set():
-                raise _StopListening
-            if any(fd == self._wake_reader.fileno() for fd, _ in ready):
-                with contextlib.suppress(BlockingIOError):
-                    self._wake_reader.recv(4096)
-                self._subscribe_to_wanted(connection)
-            while connection.readable(0):
-                self._receive(connection)
-                heard, pinged = monotonic(), False
-                if self._stop.is_set():
-                    raise _StopListening
-
-    def _subscribe_to_wanted(self, connection: RawConnection) -> None:
-        with self._lock:
-            new, gone = sorted(self._wanted - self._asked), sorted(self._asked - self._wanted)
-            self._asked = self._wanted
-            self._unanswered.update(new)
-            self._confirmed.difference_update(gone)
-        if new:
-            connection.send(pack("SUBSCRIBE", *new))
-        if gone:
-            connection.send(pack("UNSUBSCRIBE", *gone))
-
-    def _answered(self, channel: str) -> bool:
-        """Note one answer to SUBSCRIBE; True when the channel is confirmed by it."""
-        with self._lock:
-            self._unanswered[channel] -= 1
-            if self._unanswered[channel] > 0:
-                return False
-            del self._unanswered[channel]
-            if channel not in self._asked:
-                return False
-            self._confirmed.add(channel)
-            return True
-
-    def _receive(self, connection: RawConnection) -> None:
-        """Read what is there, in bounded steps, and hand it over."""
-        messages: list[tuple[str, bytes]] = []
-        confirmed: set[str] = set()
-        while len(messages) < MESSAGES_A_BATCH and connection.readable(0):
-            reply = connection.read()
-            if isinstance(reply, RedisError):
-                raise reply
-            kind = reply[0] if isinstance(reply, list) else b""
-            if kind == b"message":
-                messages.append((reply[1].decode(), reply[2]))
-            elif kind == b"subscribe":
-                channel = reply[1].decode()
-                if self._answered(channel):
-                    confirmed.add(channel)
-        self.messages += len(messages)
-        if messages or confirmed:
-            while not self._room.acquire(timeout=1.0):
-                if self._stop.is_set():
-                    raise _StopListening
-            self._owner.tell(partial(self._owner.received, messages, frozenset(confirmed)))
-
-
-def _run_handler(handler: Callable[[], None]) -> None:
-    """An exception that escapes here would end the whole trio run."""
-    try:
-        handler()
-    except Exception:
-        _log.exception("pubsub_handler_failed")
-
-
 class PubSub:
-    """The trio side. Use :func:`open_pubsub`."""
+    """Use :func:`open_pubsub`."""
 
     def __init__(self, url: str) -> None:
-        self._token = trio.lowlevel.current_trio_token()
-        self._listener = _Listener(open_topology(url, reply_timeout=REPLY_TIMEOUT), self)
+        self._topology = open_topology(url, reply_timeout=REPLY_TIMEOUT)
         self._wanted: Counter[str] = Counter()
         self._waiting: dict[str, trio.Event] = {}
         self._on_message: list[tuple[str, Callable[[str, bytes], None]]] = []
         self._on_reconnect: list[Callable[[], None]] = []
-        self._ended = trio.Event()
+        # A channel counts as confirmed only when no SUBSCRIBE for it is still unanswered, so an old
+        # answer cannot confirm a newer request.
+        self._asked: frozenset[str] = frozenset()
+        self._unanswered: Counter[str] = Counter()
+        self._confirmed: set[str] = set()
+        self._changed = trio.Event()
+        self._heard = 0.0
+        self._established = False
+        self._scope = trio.CancelScope(shield=True)
+        self._last_error = ""
+        self._messages = self._connects = self._lost_connections = 0
 
-    def start(self) -> None:
-        self._listener.start()
-
-    async def aclose(self) -> None:
-        self._listener.stop()
-        with trio.move_on_after(_CLOSE_GRACE, shield=True):
-            await self._ended.wait()
+    # -- what is wanted -------------------------------------------------------------------------
 
     def on_message(self, prefix: str, handler: Callable[[str, bytes], None]) -> None:
         self._on_message.append((prefix, handler))
@@ -272,8 +75,8 @@ class PubSub:
     async def subscribe(self, *channels: str) -> None:
         """See :meth:`cluster.store.store.Store.subscribe`."""
         self._wanted.update(channels)
-        live = self._listener.want(frozenset(self._wanted))
-        missing = [self._waiting.setdefault(c, trio.Event()) for c in channels if c not in live]
+        self._changed.set()
+        missing = [self._waiting.setdefault(c, trio.Event()) for c in channels if c not in self._confirmed]
         subscribed = False
         try:
             with trio.move_on_after(SUBSCRIBE_TIMEOUT):
@@ -284,7 +87,7 @@ class PubSub:
             if not subscribed:
                 self.unsubscribe(*channels)
         if not subscribed:
-            reason = self._listener.last_error
+            reason = self._last_error
             raise StoreUnavailable(f"Redis did not confirm the subscription in time: {reason or 'no answer'}")
 
     def unsubscribe(self, *channels: str) -> None:
@@ -294,49 +97,172 @@ class PubSub:
             if self._wanted[channel] <= 0:
                 del self._wanted[channel]
                 self._waiting.pop(channel, None)
-        self._listener.want(frozenset(self._wanted))
+        self._changed.set()
 
     def statistics(self) -> PubSubStatistics:
-        it = self._listener
-        return PubSubStatistics(it.messages, it.connects, it.lost_connections, len(self._wanted))
+        return PubSubStatistics(self._messages, self._connects, self._lost_connections, len(self._wanted))
 
-    # -- called by the listener, run in the trio thread ------------------------------------------
+    # -- the task -------------------------------------------------------------------------------
 
-    def tell(self, what: Callable[[], None]) -> None:
-        """From the thread: run ``what`` in the trio thread, if that still exists."""
-        with contextlib.suppress(trio.RunFinishedError):
-            self._token.run_sync_soon(what)
+    @trio.lowlevel.enable_ki_protection
+    async def run(self) -> None:
+        """Keep a connection subscribed to what is wanted, until :meth:`close`."""
+        with self._scope:
+            failures = 0
+            while True:
+                before = self._connects
+                try:
+                    await self._session()
+                except BROKEN as error:
+                    if str(error) != self._last_error:
+                        # Said once, not at each of the tries that follow while Redis is away.
+                        _log.warning("pubsub_broke", server=self._topology.label, error=str(error))
+                    self._last_error = str(error)
+                except Exception as error:  # without this task the node would go deaf unnoticed
+                    self._last_error = f"internal error: {error!r}"
+                    with suppress(Exception):  # what the program logs with may fail too
+                        _log.exception("pubsub_failed")
+                failures = 0 if self._connects > before else failures + 1
+                await trio.sleep(pause(failures))
 
-    def ended(self) -> None:
-        self._ended.set()
+    def close(self) -> None:
+        """Listen no longer."""
+        self._scope.cancel()
 
-    def connected(self, confirmed: frozenset[str], again: bool) -> None:
-        self._confirm(confirmed)
-        if again:
+    async def _session(self) -> None:
+        """One connection, from connect to its loss (which raises)."""
+        raw = await trio.to_thread.run_sync(self._connect, abandon_on_cancel=True)
+        # Silence is no fault of a server that has nothing to say: `_look_after` judges it.
+        connection = TaskConnection(raw, lambda due: None)
+        self._heard, self._established = trio.current_time(), False
+        try:
+            await self._ask(connection)
+            async with plain_nursery() as nursery:
+                nursery.start_soon(self._keep_asking, connection)
+                nursery.start_soon(self._look_after, connection)
+                await self._listen(connection)
+        except Exception:
+            self._lost_connections += self._established
+            raise
+        finally:
+            self._asked = frozenset()
+            self._unanswered.clear()
+            self._confirmed.clear()
+            connection.close()
+
+    def _connect(self) -> RawConnection:
+        """Runs in a thread."""
+        self._topology.forget()
+        connection = self._topology.connection(self._topology.nodes()[0])
+        connection.open()
+        return connection
+
+    async def _keep_asking(self, connection: TaskConnection) -> None:
+        while True:
+            await self._changed.wait()
+            try:
+                await self._ask(connection)
+            except BROKEN as error:
+                connection.close(str(error))  # which the reader notices
+                return
+
+    async def _ask(self, connection: TaskConnection) -> None:
+        """Subscribe to what is wanted by now, and to nothing else."""
+        self._changed = trio.Event()
+        wanted = frozenset(self._wanted)
+        new, gone = sorted(wanted - self._asked), sorted(self._asked - wanted)
+        self._asked = wanted
+        self._unanswered.update(new)
+        self._confirmed.difference_update(gone)
+        if new:
+            await connection.send(pack("SUBSCRIBE", *new))
+        if gone:
+            await connection.send(pack("UNSUBSCRIBE", *gone))
+
+    async def _look_after(self, connection: TaskConnection) -> None:
+        """Ping a server that says nothing, and give up one that stays silent."""
+        began, pinged = self._heard, 0.0
+        while True:
+            now = trio.current_time()
+            if now >= self._heard + DEAD_AFTER:
+                connection.close(f"nothing heard for {DEAD_AFTER} s")
+                return
+            if not self._established and now >= began + REPLY_TIMEOUT:
+                connection.close("subscriptions were not confirmed in time")
+                return
+            if now >= self._heard + PING_AFTER and pinged <= self._heard:
+                pinged = now
+                try:
+                    await connection.send(pack("PING"))
+                except BROKEN as error:
+                    connection.close(str(error))
+                    return
+            limit = DEAD_AFTER if pinged > self._heard else PING_AFTER
+            due = self._heard + limit
+            await trio.sleep_until(due if self._established else min(due, began + REPLY_TIMEOUT))
+
+    async def _listen(self, connection: TaskConnection) -> None:
+        replies = 0
+        while True:
+            if not self._established and not self._unanswered:
+                self._connected()
+            reply = await connection.read()
+            self._heard = trio.current_time()
+            replies += 1
+            if replies % MESSAGES_A_BATCH == 0:
+                await trio.lowlevel.checkpoint()
+            self._take(reply)
+
+    def _connected(self) -> None:
+        """All that was wanted when the connection was made is subscribed."""
+        self._established = True
+        self._connects += 1
+        self._last_error = ""
+        if self._connects > 1:
             for handler in self._on_reconnect:
                 _run_handler(handler)
 
-    def received(self, messages: list[tuple[str, bytes]], confirmed: frozenset[str]) -> None:
-        self._listener.processed()
-        self._confirm(confirmed)
-        for channel, message in messages:
+    def _take(self, reply: Any) -> None:
+        if isinstance(reply, RedisError):
+            raise reply
+        kind = reply[0] if isinstance(reply, list) else b""
+        if kind == b"message":
+            self._messages += 1
+            channel = reply[1].decode()
             for prefix, handler in self._on_message:
                 if channel.startswith(prefix):
-                    _run_handler(partial(handler, channel, message))
+                    _run_handler(handler, channel, reply[2])
+        elif kind == b"subscribe":
+            self._answered(reply[1].decode())
 
-    def _confirm(self, channels: frozenset[str]) -> None:
-        for channel in channels:
+    def _answered(self, channel: str) -> None:
+        """Note one answer to SUBSCRIBE; whoever waits for the channel goes on when it is confirmed by it."""
+        self._unanswered[channel] -= 1
+        if self._unanswered[channel] > 0:
+            return
+        del self._unanswered[channel]
+        if channel in self._asked:
+            self._confirmed.add(channel)
             event = self._waiting.pop(channel, None)
             if event is not None:
                 event.set()
 
 
+def _run_handler(handler: Callable[..., None], *arguments: Any) -> None:
+    """An exception that escapes here would end the connection for all."""
+    try:
+        handler(*arguments)
+    except Exception:
+        _log.exception("pubsub_handler_failed")
+
+
 @asynccontextmanager
 async def open_pubsub(url: str) -> AsyncIterator[PubSub]:
-    """Pub/sub on ``url``; its thread ends with the block. Connects in the background."""
+    """Pub/sub on ``url``; its task ends with the block. Connects in the background."""
     pubsub = PubSub(url)
-    pubsub.start()
-    try:
-        yield pubsub
-    finally:
-        await pubsub.aclose()
+    async with plain_nursery() as nursery:
+        nursery.start_soon(pubsub.run)
+        try:
+            yield pubsub
+        finally:
+            pubsub.close()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from cluster.flows import storage
 from cluster.flows.records import FlowInfo, FlowRun, FlowState, FlowStatus
-from cluster.flows.storage import CACHED_RUN_BYTES, FlowCache
+from cluster.flows.storage import CACHED_RUN_BYTES, CACHED_SECONDS, FlowCache
 
 
 def run(name: str, status: FlowStatus = FlowStatus.RUNNING) -> FlowRun:
@@ -30,6 +33,18 @@ def test_what_was_changed_longest_ago_goes_first() -> None:
     assert known(cache, "abc") == "abc"
     cache.learn(run("d"), 1)
     assert known(cache, "abcd") == "acd"
+
+
+def test_what_was_not_changed_for_a_while_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another node went on with it, as a rule, and ended it."""
+    clock = iter([0.0, 1.0, CACHED_SECONDS, CACHED_SECONDS + 0.5, CACHED_SECONDS + 2])
+    monkeypatch.setattr(storage, "monotonic", lambda: next(clock))
+    cache = FlowCache()
+    for name in "abbc":
+        cache.learn(run(name), 1)
+    assert known(cache, "abc") == "bc"
+    cache.learn(run("d"), 1)
+    assert known(cache, "bcd") == "bcd", "b was changed since"
 
 
 def test_what_was_forgotten_takes_no_room() -> None:
