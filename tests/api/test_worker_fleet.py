@@ -8,6 +8,7 @@ import pytest
 
 from nodes.node import Node
 from tests.api.conftest import OpenNode, client_of
+from tests.store_time import next_millisecond
 from tests.unit.api.fakes import Client
 
 WORKER = {
@@ -63,8 +64,9 @@ async def test_heartbeats_bring_new_vitals(client: Client) -> None:
     assert changed["task_slots"] == kept["task_slots"] == {"workflow_available": 0}
 
 
-async def test_filters(client: Client) -> None:
+async def test_filters(node: Node, client: Client) -> None:
     await _register(client)
+    await next_millisecond(node.store)
     await _register(client, worker_id="w2", task_queue="other")
 
     async def found(query: str) -> list[str]:
