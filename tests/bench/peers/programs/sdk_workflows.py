@@ -46,13 +46,14 @@ async def work() -> None:
 
 
 async def drive(activities: int, at_once: int, count: int) -> None:
+    seconds = 0.05 if at_once == 1 else 0.5  # between looks at a result; by default it is half a second
     async with Client(os.environ["BENCH_URL"]) as client:
 
         async def one() -> None:
             handle = await client.start_workflow(
                 workflow_type="work", task_queue=QUEUE, workflow_id=uuid4().hex, input=[activities]
             )
-            await client.get_result(handle, poll_interval=0.05, timeout=60)
+            await client.get_result(handle, poll_interval=seconds, timeout=60)
 
         await closed_loop(one, at_once, count)
 
