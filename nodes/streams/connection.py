@@ -336,8 +336,11 @@ class Connection:
         self.wake()
 
     def wake(self) -> None:
-        """Let the carrier look for something to send."""
-        self.output.set()
+        """Let the carrier look, if there is something to send or nothing more will be: what most messages
+        cause is known only once it is durable.
+        """
+        if self.core.unsent_bytes or self.finished:
+            self.output.set()
 
 
 def _ignore(_verdict: Verdict) -> None:
