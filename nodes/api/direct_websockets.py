@@ -77,8 +77,12 @@ class DirectWebSocket(StrictWSStream):
             self._over.set()
 
     async def attended(self) -> None:
-        """Wait until somebody takes messages, or nobody ever will: no more is read before."""
-        await self._attended.wait()
+        """Wait until somebody takes messages, or nobody ever will: no more is read before.
+
+        Later it does not give way: the next read does, and a message would wake this task twice.
+        """
+        if not self._attended.is_set():
+            await self._attended.wait()
 
     def feed(self, data: bytes) -> bytes:
         """Take whole messages off what came. What is returned is for the library; until it is nothing, ask
