@@ -10,6 +10,7 @@ from hypercorn.config import Config
 from hypercorn.protocol.events import Data, Event, Request, StreamClosed
 from hypothesis import given
 from hypothesis import strategies as st
+from trio.testing import assert_no_checkpoints
 
 from nodes.api.direct_websockets import STATE_KEY, DirectWebSocket
 
@@ -182,6 +183,17 @@ async def test_nothing_is_handed_over_after_it_was_refused() -> None:
         await line.receive(frame(0x81, b"2") + frame(0x81, b"3"))
         await line.receive(frame(0x81, b"4"))
     assert seen == [b"1", b"2"]
+
+
+async def test_the_reader_does_not_give_way_once_somebody_listens() -> None:
+    line = Line(engaged=True)
+    await line.open()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(line.stream.deliver, line.take)
+        await line.stream.attended()
+        with assert_no_checkpoints():
+            await line.stream.attended()
+        nursery.cancel_scope.cancel()
 
 
 async def test_the_reader_is_let_go_when_the_connection_ends_before_anybody_listens() -> None:
