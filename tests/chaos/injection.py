@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +22,13 @@ from tests.servers import Server
 from tests.waiting import eventually
 
 LOSE_EVERY: Final = 0.3
-LOAD_DELAY_US: Final = 300
+LOAD_SECONDS: Final = 3.0
+"""How long Redis loads its file when it is to take long."""
+COMMAND_BYTES: Final = 100
+"""Of a command in that file, about."""
+NAP_SECONDS: Final = 60e-6
+"""What the shortest delay really takes."""
+LONGEST_DELAY_US: Final = 300
 FAIL_OVER_SECONDS: Final = 60.0
 """Sentinel lets twice its fail-over time-out pass between two of them."""
 
@@ -162,10 +169,12 @@ class Injector:
 
     async def loading(self, planned: Planned) -> None:
         server = self._server(planned)
+        with server.client() as client:
+            delay = load_delay(client.info("persistence")["aof_current_size"])
         server.kill()
         whole = server.options
-        delay = ("--key-load-delay", str(LOAD_DELAY_US), "--loading-process-events-interval-bytes", "1024")
-        server.options = (*whole, *delay)
+        slow = ("--key-load-delay", str(delay), "--loading-process-events-interval-bytes", "1024")
+        server.options = (*whole, *slow)
         try:
             await trio.to_thread.run_sync(server.start)
         finally:
@@ -229,6 +238,17 @@ class Injector:
         follow(old, store.primaries()[0])
         await trio.to_thread.run_sync(old.start)
         await store.in_sync()
+
+
+def load_delay(size: int) -> int:
+    """Redis' ``key-load-delay`` that makes it load a file of ``size`` bytes in about LOAD_SECONDS, at most.
+
+    Microseconds after each command; below zero one microsecond after so many of them.
+    """
+    each = LOAD_SECONDS / max(1.0, size / COMMAND_BYTES)
+    if each <= NAP_SECONDS:
+        return -math.ceil(NAP_SECONDS / each)
+    return min(LONGEST_DELAY_US, math.ceil((each - NAP_SECONDS) * 1e6))
 
 
 async def _cut(proxy: FaultProxy, seconds: float) -> None:

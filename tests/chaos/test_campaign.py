@@ -8,6 +8,7 @@ import pytest
 
 from tests.chaos.arrangements import Kind
 from tests.chaos.campaign import run_campaign
+from tests.chaos.injection import load_delay
 from tests.chaos.plan import POSSIBLE, SECONDS, Fault, Planned, make_plan
 from tests.chaos.record import Answered, FaultEnded, HandedOut, Outcome
 from tests.chaos.reporting import rows, summarise
@@ -55,6 +56,11 @@ def test_a_plan_is_its_seed() -> None:
     for planned in plan:
         shortest, longest = SECONDS[planned.fault]
         assert shortest <= planned.seconds <= longest
+
+
+def test_a_file_of_any_size_loads_in_a_few_seconds() -> None:
+    for size, delay in ((0, 300), (10_000, 300), (1_000_000, 240), (5_000_000, -1), (100_000_000, -20)):
+        assert load_delay(size) == delay
 
 
 def test_every_fault_is_possible_somewhere() -> None:
