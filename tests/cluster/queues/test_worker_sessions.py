@@ -18,7 +18,7 @@ from cluster.worker_sessions import Standing, WorkerSession, WorkerSessions
 from cluster.workflows.engine import StartRequest
 from cluster.workflows.planning import LeaseTimes
 from tests.cluster.nodes import PartialNode, open_nodes, poll_request
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 LEASE_MS = 60_000
 
@@ -49,6 +49,7 @@ async def schedule(node: PartialNode, workflow_id: str, *wires: dict[str, Any], 
 
 
 async def take(node: PartialNode, worker: str, **fields: Any) -> ActivityTask | None:
+    """What the node has for the worker by now; with a ``timeout``, also what it has not heard of yet."""
     task = (await node.polls.poll(poll_request(worker, **{"timeout": 0, **fields}))).task
     assert task is None or isinstance(task, ActivityTask)
     return task
@@ -180,7 +181,7 @@ async def test_a_closed_session_is_free_at_once(nodes: list[PartialNode]) -> Non
     await first.sessions.release_all("ns", "q", closed, "s")
     again = await first.sessions.close("ns", "s", "a", "done")
     assert [closed.standing, again.standing] == [Standing.CLOSED, Standing.CLOSED]
-    assert await take(second, "b") is not None
+    assert await take(second, "b", timeout=PATIENCE) is not None
     assert (await first.sessions.close("ns", "s", "a", "x")).standing is Standing.TAKEN
 
 
@@ -216,7 +217,7 @@ async def test_what_was_set_aside_returns_by_itself(store: Store, nodes: list[Pa
     assert timer.startswith(b"sticky ")
     await eventually(lambda: first.clock.now_ms() > int(float(due_ms)))
     await first.due.run(partition)
-    assert await take(second, "b") is not None
+    assert await take(second, "b", timeout=PATIENCE) is not None
     assert await store.call("ZCARD", store.keys.timers(partition)) == 0
 
 
@@ -244,7 +245,7 @@ async def test_a_task_waits_for_a_session_that_it_may_not_create(nodes: list[Par
     await first.sessions.release_all("ns", "q", found, "s")
     assert found.new
     assert await take(first, "a") is None
-    assert await take(second, "b") is not None
+    assert await take(second, "b", timeout=PATIENCE) is not None
 
 
 async def test_a_worker_holds_as_many_sessions_as_it_may(nodes: list[PartialNode]) -> None:
