@@ -130,11 +130,12 @@ class FaultProxy:
         scope.cancel()
 
     async def _pass_on(self, client: trio.SocketStream, chunk: bytes) -> None:
-        if not self.drip:
+        size = self.drip  # which may end in between
+        if not size:
             await client.send_all(chunk)
             return
-        for start in range(0, len(chunk), self.drip):
-            await client.send_all(chunk[start : start + self.drip])
+        for start in range(0, len(chunk), size):
+            await client.send_all(chunk[start : start + size])
             await trio.sleep(DRIP_SECONDS)
 
 
