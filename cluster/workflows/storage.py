@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 import orjson
-from cachetools import LRUCache
+from cachetools import TTLCache
 
 from cluster.ids import partition_of_run
 from cluster.queues.claims import Claim
@@ -37,6 +37,7 @@ from cluster.workflows.records import (
 
 CACHE_BYTES = 32 * 1024 * 1024
 CACHED_LEASES = 16_384
+CACHED_SECONDS = 60
 
 decode_info = Reader(RunInfo, MSGPACK)
 decode_state = Reader(RunState, MSGPACK)
@@ -179,11 +180,13 @@ def claimed_lease(claim: Claim, owner: str, registration: str = "") -> Lease:
 
 
 class RunCache:
-    """Runs and leases this node handled last."""
+    """Runs and leases this node handled last, within CACHED_SECONDS: others may have gone on with them."""
 
     def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
-        self._runs: LRUCache[str, _Cached] = LRUCache(max_bytes, getsizeof=lambda cached: cached.size)
-        self._leases: LRUCache[str, Lease] = LRUCache(CACHED_LEASES)
+        self._runs: TTLCache[str, _Cached] = TTLCache(
+            max_bytes, CACHED_SECONDS, getsizeof=lambda cached: cached.size
+        )
+        self._leases: TTLCache[str, Lease] = TTLCache(CACHED_LEASES, CACHED_SECONDS)
 
     def learn_claim(self, claim: Claim, lease: Lease, info: RunInfo, state: RunState, version: int) -> None:
         """A workflow task was handed out here, with these records of its run."""
