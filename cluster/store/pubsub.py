@@ -59,7 +59,7 @@ class PubSub:
         self._confirmed: set[str] = set()
         self._changed = trio.Event()
         self._heard = 0.0
-        self._established = False
+        self._established = self._ping_due = False
         self._scope = trio.CancelScope(shield=True)
         self._last_error = ""
         self._messages = self._connects = self._lost_connections = 0
@@ -134,11 +134,11 @@ class PubSub:
         raw = await trio.to_thread.run_sync(self._connect, abandon_on_cancel=True)
         # Silence is no fault of a server that has nothing to say: `_look_after` judges it.
         connection = TaskConnection(raw, lambda due: None)
-        self._heard, self._established = trio.current_time(), False
+        self._heard = trio.current_time()
+        self._established = self._ping_due = False
         try:
-            await self._ask(connection)
             async with plain_nursery() as nursery:
-                nursery.start_soon(self._keep_asking, connection)
+                nursery.start_soon(self._talk, connection, self._news())
                 nursery.start_soon(self._look_after, connection)
                 await self._listen(connection)
         except Exception:
@@ -157,30 +157,36 @@ class PubSub:
         connection.open()
         return connection
 
-    async def _keep_asking(self, connection: TaskConnection) -> None:
+    async def _talk(self, connection: TaskConnection, news: bytes) -> None:
+        """Send ``news``, and more whenever there is some. Nobody else sends."""
         while True:
-            await self._changed.wait()
             try:
-                await self._ask(connection)
+                if news:
+                    await connection.send(news)
             except BROKEN as error:
                 connection.close(str(error))  # which the reader notices
                 return
+            await self._changed.wait()
+            news = self._news()
 
-    async def _ask(self, connection: TaskConnection) -> None:
-        """Subscribe to what is wanted by now, and to nothing else."""
+    def _news(self) -> bytes:
+        """What makes the server know what is wanted by now, and nothing else."""
         self._changed = trio.Event()
         wanted = frozenset(self._wanted)
         new, gone = sorted(wanted - self._asked), sorted(self._asked - wanted)
         self._asked = wanted
         self._unanswered.update(new)
         self._confirmed.difference_update(gone)
-        if new:
-            await connection.send(pack("SUBSCRIBE", *new))
-        if gone:
-            await connection.send(pack("UNSUBSCRIBE", *gone))
+        commands = [
+            pack(verb, *names) for verb, names in (("SUBSCRIBE", new), ("UNSUBSCRIBE", gone)) if names
+        ]
+        if self._ping_due:
+            self._ping_due = False
+            commands.append(pack("PING"))
+        return b"".join(commands)
 
     async def _look_after(self, connection: TaskConnection) -> None:
-        """Ping a server that says nothing, and give up one that stays silent."""
+        """Have a server pinged that says nothing, and give up one that stays silent. Waits for no server."""
         began, pinged = self._heard, 0.0
         while True:
             now = trio.current_time()
@@ -191,12 +197,8 @@ class PubSub:
                 connection.close("subscriptions were not confirmed in time")
                 return
             if now >= self._heard + PING_AFTER and pinged <= self._heard:
-                pinged = now
-                try:
-                    await connection.send(pack("PING"))
-                except BROKEN as error:
-                    connection.close(str(error))
-                    return
+                pinged, self._ping_due = now, True
+                self._changed.set()
             limit = DEAD_AFTER if pinged > self._heard else PING_AFTER
             due = self._heard + limit
             await trio.sleep_until(due if self._established else min(due, began + REPLY_TIMEOUT))

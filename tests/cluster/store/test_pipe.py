@@ -150,6 +150,18 @@ async def test_a_black_hole_is_noticed(
         assert await store.call("GET", f"{prefix}:n") in (b"1", None)
 
 
+async def test_a_server_that_takes_nothing_is_noticed(
+    proxy: FaultProxy, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than the network holds cannot be sent, so it is not the reply that is waited for."""
+    monkeypatch.setattr(pipe_module, "REPLY_TIMEOUT", 0.2)
+    async with open_store(proxy.url, call_timeout=0.5) as store:
+        proxy.black_hole()
+        with trio.fail_after(PATIENCE), pytest.raises(OutcomeUnknown, match="no answer in time"):
+            await store.call("SET", f"{prefix}:n", b"x" * 64_000_000)
+        await proxy.cut()
+
+
 async def test_a_restart_is_waited_for(own_server: Server, prefix: str) -> None:
     async with open_store(own_server.url) as store:
         await store.call("SET", f"{prefix}:n", 1)

@@ -10,7 +10,9 @@ import trio
 
 from cluster.errors import StoreUnavailable
 from cluster.store import pubsub as pubsub_module
+from cluster.store.pubsub import open_pubsub
 from cluster.store.store import Store, open_store
+from cluster.store.task_connection import TaskConnection
 from tests.conftest import SharedServers
 from tests.faults import FaultProxy, open_proxy
 from tests.servers import Server, run_server
@@ -134,6 +136,37 @@ async def test_a_black_hole_is_noticed(
         proxy.black_hole(False)
         with trio.fail_after(PATIENCE):
             await inbox.reconnected.wait()
+
+
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_server_that_takes_nothing_is_noticed(
+    valkey_url: str, prefix: str, monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    """Of what is wanted when the connection is made, or of what is wanted later."""
+    monkeypatch.setattr(pubsub_module, "PING_AFTER", 0.1)
+    monkeypatch.setattr(pubsub_module, "DEAD_AFTER", 0.3)
+    monkeypatch.setattr(pubsub_module, "REPLY_TIMEOUT", 0.3)
+    full = trio.Event()
+
+    class Full(TaskConnection):
+        async def send(self, data: bytes) -> None:
+            if full.is_set():
+                stuck.set()
+                await trio.sleep_forever()
+            await super().send(data)
+
+    monkeypatch.setattr(pubsub_module, "TaskConnection", Full)
+    stuck = trio.Event()
+    async with open_pubsub(valkey_url) as pubsub:
+        await pubsub.subscribe(f"{prefix}:c")
+        full.set()
+        if first:  # what the next connection has to say first cannot be sent either
+            await eventually(lambda: pubsub.statistics().lost_connections > 0)
+            stuck = trio.Event()
+        await stuck.wait()
+        full = trio.Event()
+        await eventually(lambda: pubsub.statistics().connects > 1)
+        await pubsub.subscribe(f"{prefix}:d")
 
 
 async def test_an_internal_error_is_a_reconnect(
