@@ -11,8 +11,9 @@ every commit is conditional on the version and on the task records it assumed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -182,11 +183,12 @@ def claimed_lease(claim: Claim, owner: str, registration: str = "") -> Lease:
 class RunCache:
     """Runs and leases this node handled last, within CACHED_SECONDS: others may have gone on with them."""
 
-    def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
+    def __init__(self, max_bytes: int = CACHE_BYTES, timer: Callable[[], float] = monotonic) -> None:
+        """``timer`` gives seconds."""
         self._runs: TTLCache[str, _Cached] = TTLCache(
-            max_bytes, CACHED_SECONDS, getsizeof=lambda cached: cached.size
+            max_bytes, CACHED_SECONDS, timer, getsizeof=lambda cached: cached.size
         )
-        self._leases: TTLCache[str, Lease] = TTLCache(CACHED_LEASES, CACHED_SECONDS)
+        self._leases: TTLCache[str, Lease] = TTLCache(CACHED_LEASES, CACHED_SECONDS, timer)
 
     def learn_claim(self, claim: Claim, lease: Lease, info: RunInfo, state: RunState, version: int) -> None:
         """A workflow task was handed out here, with these records of its run."""

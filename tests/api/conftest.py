@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Any, cast
 
 import pytest
 
 from cluster.settings import Settings
 from nodes.node import Node, open_node
+from tests.api.edge import Recorder, Serving, open_for_workers, open_main
 from tests.unit.api.fakes import Client, FakeNode
 
 OpenNode = Callable[..., AbstractAsyncContextManager[Node]]
@@ -47,6 +49,24 @@ async def node(another_node: OpenNode) -> AsyncIterator[Node]:
 def client(node: Node) -> Client:
     """Requests to the node without a network between."""
     return client_of(node)
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    """Answers in place of a node, and keeps what it was asked."""
+    return Recorder()
+
+
+@pytest.fixture(params=[open_main, open_for_workers], ids=["main", "workers"])
+def serving(request: pytest.FixtureRequest, recorder: Recorder) -> Serving:
+    """Either port: what holds for one holds for the other."""
+    return partial(request.param, recorder)
+
+
+@pytest.fixture
+def main(recorder: Recorder) -> Serving:
+    """The port that serves everything, also over HTTP/2."""
+    return partial(open_main, recorder)
 
 
 def client_of(node: Node) -> Client:

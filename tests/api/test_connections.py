@@ -10,7 +10,6 @@ from typing import Any
 import h2.config
 import h2.connection
 import h2.events
-import pytest
 import trio
 import trio.testing
 
@@ -22,11 +21,6 @@ from tests.waiting import PATIENCE
 
 REQUEST = b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n"
 TAKEN = REQUEST.replace(b"/x", b"/taken")
-
-
-@pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
 
 
 @asynccontextmanager

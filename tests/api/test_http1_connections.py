@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import partial
 
 import pytest
 import trio
@@ -19,8 +18,6 @@ from tests.api.edge import (
     Serving,
     connect,
     exchange,
-    open_for_workers,
-    open_main,
     post,
     read_all,
     read_until,
@@ -29,16 +26,6 @@ from tests.waiting import PATIENCE, eventually
 
 LARGE = 16_000_000
 """More than the network takes at once."""
-
-
-@pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture(params=[open_main, open_for_workers], ids=["main", "workers"])
-def serving(request: pytest.FixtureRequest, recorder: Recorder) -> Serving:
-    return partial(request.param, recorder)
 
 
 async def test_pipelined_requests_are_answered_in_order(serving: Serving, recorder: Recorder) -> None:

@@ -18,11 +18,6 @@ MALFORMED = "malformed_request"
 END = b"Connection: close\r\n\r\n"
 
 
-@pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
-
-
 @pytest.mark.parametrize("settings", [b"AAMAAABkAAQCAAAAAAIAAAAA", b"!"])
 async def test_nobody_is_upgraded_to_http2(recorder: Recorder, settings: bytes) -> None:
     """Through a proxy that passes Upgrade on this would be a tunnel past all that the proxy decides."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from math import inf
 
 import h2.connection
@@ -17,21 +16,11 @@ import trio
 from nodes.api import allowance, http2
 from nodes.api.allowance import Allowance
 from nodes.api.serving import MAX_CONCURRENT_STREAMS
-from tests.api.edge import Recorder, Serving, connect, exchange, open_main, read_all
+from tests.api.edge import Recorder, Serving, connect, exchange, read_all
 
 Head = Sequence[tuple[bytes, bytes]]
 BASE = [(b":method", b"GET"), (b":path", b"/park"), (b":scheme", b"http"), (b":authority", b"h")]
 END = ("END_STREAM", "END_HEADERS")
-
-
-@pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
-def main(recorder: Recorder) -> Serving:
-    return partial(open_main, recorder)
 
 
 def preface() -> bytes:

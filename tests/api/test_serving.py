@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 import h2.config
 import h2.connection
@@ -23,28 +22,9 @@ from tests.api.edge import (
     Serving,
     connect,
     exchange,
-    open_for_workers,
-    open_main,
     read_all,
 )
 from tests.waiting import PATIENCE, eventually
-
-
-@pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture(params=[open_main, open_for_workers], ids=["main", "workers"])
-def serving(request: pytest.FixtureRequest, recorder: Recorder) -> Serving:
-    """Either port: what holds for one holds for the other."""
-    return partial(request.param, recorder)
-
-
-@pytest.fixture
-def main(recorder: Recorder) -> Serving:
-    """The port that serves everything, also over HTTP/2."""
-    return partial(open_main, recorder)
 
 
 async def test_a_request_arrives_as_it_was_sent(serving: Serving, recorder: Recorder) -> None:

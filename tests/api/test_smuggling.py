@@ -22,11 +22,6 @@ UNDERSTOOD = {"version-1.0", "http2-preface", "upgrade", "trailer"}
 CASES = [(port, name) for port in PORTS for name in REFUSED if port == "workers" or name not in UNDERSTOOD]
 
 
-@pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
-
-
 @pytest.mark.parametrize(("port", "name"), CASES)
 async def test_what_two_could_read_differently_is_refused(recorder: Recorder, port: str, name: str) -> None:
     """One answer, nothing reached the pipeline, and the connection has ended."""

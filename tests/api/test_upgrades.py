@@ -37,11 +37,6 @@ SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 
 @pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
 def sockets() -> Sockets:
     return Sockets()
 

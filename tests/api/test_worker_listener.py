@@ -25,11 +25,6 @@ from tests.waiting import PATIENCE, eventually
 
 
 @pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
-
-
-@pytest.fixture
 def serving(recorder: Recorder) -> Serving:
     return partial(open_for_workers, recorder)
 
